@@ -1,44 +1,28 @@
 // The boundary to NCCL: it asks here for each of its variables. What fails is said on standard error and leaves the
 // environment as it is: NCCL must start whatever the policy looks like.
+#include <cxxabi.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <map>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "client-lib/nccl-env/interface.h"
-#include "common/base/text.h"
+#include "client-lib/nccl-env/line.h"
 #include "common/nccl/policy.h"
 
 namespace tensorlane::nccl_env {
 namespace {
 
 constexpr std::size_t kMostShown = 200;  // bytes of a variable's value in a message
-
-// In one call, so that lines of other threads and processes do not come between. Nothing can be done where it fails.
-void say(const std::string& text) {
-  const std::string line = std::string("tensorlane: ").append(printable(text)).append("\n");
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
-}
-
-// NCCL does not expect that asking for a variable changes errno.
-class KeepErrno {
- public:
-  KeepErrno() = default;
-  ~KeepErrno() { errno = before_; }
-  KeepErrno(const KeepErrno&) = delete;
-  KeepErrno& operator=(const KeepErrno&) = delete;
-
- private:
-  int before_ = errno;
-};
 
 // A policy in force. All threads may ask it.
 class Policy {
@@ -47,9 +31,7 @@ class Policy {
     for (const auto& each : variables_) said_[each.first];
   }
 
-  bool same(const std::string& path, const nccl::Variables& variables) const {
-    return path_ == path && variables_ == variables;
-  }
+  bool same(const Policy& other) const { return path_ == other.path_ && variables_ == other.variables_; }
 
   // What NCCL gets where the environment says `here`, which is null where the variable is not set.
   const char* value(const char* name, const char* here) {
@@ -63,13 +45,18 @@ class Policy {
   }
 
  private:
-  void report(const nccl::Variables::value_type& forced, std::string_view given) try {
+  // Whatever NCCL's thread is at: without memory, too, of which an exception of this shared object would need some.
+  [[gnu::noinline]] void report(const nccl::Variables::value_type& forced, std::string_view given) {
     if (said_.find(forced.first)->second.test_and_set()) return;
-    const std::string shown = std::string(given.substr(0, kMostShown)) + (given.size() > kMostShown ? "..." : "");
-    say(forced.first + "=" + shown + " of the environment is not used: " + path_ + " says " +
-        (forced.second ? forced.first + "=" + *forced.second : "that it is not to be set"));
-  } catch (const std::exception&) {
-    // Memory has ended: the policy holds all the same.
+    const Undisturbed undisturbed;
+    Line line;
+    line << forced.first << "=" << given.substr(0, kMostShown) << (given.size() > kMostShown ? "..." : "")
+         << " of the environment is not used: " << path_ << " says ";
+    if (forced.second)
+      line << forced.first << "=" << *forced.second;
+    else
+      line << "that it is not to be set";
+    line.write();
   }
 
   const std::string path_;
@@ -77,12 +64,18 @@ class Policy {
   std::map<std::string, std::atomic_flag, std::less<>> said_;
 };
 
-// Policies are never deleted: threads of NCCL may ask while others finalize, and keep what they got. The last one is
-// used again where nothing has changed, so that there are no more of them than the file has changed.
-constinit std::mutex g_mutex;
-constinit int g_users = 0;           // inits without their finalize; guarded by g_mutex
-constinit Policy* g_last = nullptr;  // guarded by g_mutex
-constinit std::atomic<Policy*> g_policy = nullptr;
+// Policies are never deleted: threads of NCCL may ask while others finalize, and keep what they got. One that was there
+// before is used again, and a process that has had so many takes no other.
+constexpr std::size_t kMostPolicies = 256;
+constinit std::array<std::atomic<Policy*>, kMostPolicies> g_policies{};  // the first ones are there, the rest is null
+
+// In one word and without a mutex: a child that is forked while a thread is at work here can go on.
+struct State {
+  std::uint32_t users = 0;   // inits without their finalize
+  std::uint32_t policy = 0;  // the place in g_policies, from 1 on, of the one in force; 0: none is
+};
+constinit std::atomic<State> g_state{State{}};
+static_assert(std::atomic<State>::is_always_lock_free);
 
 // The host's own policy comes first: users cannot put theirs in its place.
 std::string policy_path() {
@@ -91,26 +84,70 @@ std::string policy_path() {
   return named != nullptr && *named != '\0' ? named : nccl::kPolicyPath;
 }
 
-// With g_mutex held.
-void load() {
+// Its place in g_policies, from 1 on; 0: there is none left.
+std::uint32_t place_of(std::unique_ptr<Policy> policy) {
+  for (std::uint32_t i = 0; i < kMostPolicies; ++i) {
+    Policy* there = nullptr;
+    if (g_policies[i].compare_exchange_strong(there, policy.get(), std::memory_order_acq_rel)) {
+      policy.release();  // NOLINT(bugprone-unused-return-value): it is in g_policies now
+      return i + 1;
+    }
+    if (there->same(*policy)) return i + 1;
+  }
+  return 0;
+}
+
+// Where memory has ended, an exception that says so ends the process: the run time's data of a thread, which it needs,
+// come from malloc the first time. So they are fetched while there still is some.
+bool can_throw() {
+  constexpr std::size_t kRoom = std::size_t{64} << 10;
+  void* volatile room = std::malloc(kRoom);  // volatile, as below: compilers would leave it out
+  if (room == nullptr) return false;
+  std::free(room);
+  [[maybe_unused]] void* volatile data = abi::__cxa_get_globals();
+  return true;
+}
+
+// The place of the policy that is to be in force; 0 where there is none, and why. No words: memory has ended.
+std::uint32_t load(std::string& why) try {
+  if (!can_throw()) return 0;
   const std::string path = policy_path();
   Result<nccl::Variables> variables = nccl::read_policy(path);
   if (!variables.ok()) {
-    say("warning: NCCL's variables are left as they are: " + variables.status().to_string());
-    return;
+    why = variables.status().to_string();
+    return 0;
   }
-  if (g_last == nullptr || !g_last->same(path, *variables)) g_last = new Policy(path, std::move(*variables));
-  g_policy.store(g_last, std::memory_order_release);
+  const std::uint32_t place = place_of(std::make_unique<Policy>(path, std::move(*variables)));
+  if (place == 0) why = "the NCCL policy has changed too often in this process: " + path + ": start the process anew";
+  return place;
+} catch (const std::exception&) {
+  return 0;
+}
+
+// Not inlined, as report(): its line lies on the stack, of which NCCL's threads may have little.
+[[gnu::noinline]] void warn(std::string_view why) {
+  Line line;
+  line << "warning: NCCL's variables are left as they are: " << (why.empty() ? "out of memory" : why);
+  line.write();
+}
+
+// Joins those that run already, if any do: the policy that holds for them holds on.
+bool join() {
+  State now = g_state.load(std::memory_order_acquire);
+  while (now.users > 0)
+    if (g_state.compare_exchange_weak(now, {now.users + 1, now.policy}, std::memory_order_acq_rel)) return true;
+  return false;
 }
 
 NcclResult init() noexcept {
-  const KeepErrno keep;
-  try {
-    const std::lock_guard lock(g_mutex);
-    if (g_users++ == 0) load();
-  } catch (const std::exception&) {
-    constexpr std::string_view kText = "tensorlane: warning: NCCL's variables are left as they are: out of memory\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText.data(), kText.size());
+  const Undisturbed undisturbed;
+  while (!join()) {
+    std::string why;
+    const std::uint32_t policy = load(why);
+    State nobody;
+    if (!g_state.compare_exchange_strong(nobody, {1, policy}, std::memory_order_acq_rel)) continue;
+    if (policy == 0) warn(why);
+    break;
   }
   return kNcclSuccess;
 }
@@ -125,18 +162,19 @@ NcclResult init_v2(std::uint8_t /*major*/, std::uint8_t /*minor*/, std::uint8_t 
 }
 
 NcclResult finalize() noexcept {
-  const std::lock_guard lock(g_mutex);
-  if (g_users > 0 && --g_users == 0) g_policy.store(nullptr, std::memory_order_release);
+  State now = g_state.load(std::memory_order_acquire);
+  while (now.users > 0) {
+    const State next = now.users == 1 ? State{} : State{now.users - 1, now.policy};
+    if (g_state.compare_exchange_weak(now, next, std::memory_order_acq_rel)) break;
+  }
   return kNcclSuccess;
 }
 
 const char* get_env(const char* name) noexcept {
   if (name == nullptr) return nullptr;
-  const KeepErrno keep;
   const char* here = std::getenv(name);
-  Policy* policy = g_policy.load(std::memory_order_acquire);
-  if (policy == nullptr) return here;
-  return policy->value(name, here);
+  const std::uint32_t place = g_state.load(std::memory_order_acquire).policy;
+  return place == 0 ? here : g_policies[place - 1].load(std::memory_order_acquire)->value(name, here);
 }
 
 }  // namespace

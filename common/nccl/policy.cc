@@ -40,6 +40,8 @@ bool is_c_string(const std::string& text) {
 }
 
 Result<Variables> variables_of(const Json& process, const std::string& path) {
+  if (process.size() > kMostVariables)
+    return refuse("has more than " + std::to_string(kMostVariables) + " variables in 'process'", path);
   Variables variables;
   for (const auto& [name, value] : process.items()) {
     if (name.empty() || name.find('=') != std::string::npos || !is_c_string(name))

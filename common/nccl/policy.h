@@ -1,6 +1,7 @@
 // A host's policy for NCCL's variables: the object "process" of what `tensorlane classes --for nccl --json` prints.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,6 +19,8 @@ inline constexpr char kPolicyVariable[] = "TENSORLANE_NCCL_POLICY";
 inline constexpr Bytes kMostBytes = mib(1);
 // Levels of objects and arrays: those of a policy are 3.
 inline constexpr int kDeepest = 16;
+// NCCL knows some hundred.
+inline constexpr std::size_t kMostVariables = 1024;
 
 // What each variable has whatever the environment says; nothing: it is not set.
 using Variables = std::map<std::string, std::optional<std::string>, std::less<>>;

@@ -38,6 +38,12 @@ def child_answers(path, version):
     print(json.dumps(rounds))
 
 
+def child_ask(path, name):
+    plugin = Plugin(path, 1)
+    plugin.init()
+    print(json.dumps(plugin.get(name)))
+
+
 def child_init(path, *steps):
     """Inits under a fault that the process itself must make, and prints what becomes of a forced variable."""
     plugin = Plugin(path, 2)
@@ -116,6 +122,11 @@ def check_answers(path, policy):
     # One line, which does not speak to the terminal and which a screen holds.
     done = child(__file__, "init", path, environment={"NCCL_IB_TC": "\n\x1b[2J" + "9" * 5000, "TENSORLANE_NCCL_POLICY": str(policy)})
     assert re.fullmatch(r"tensorlane: NCCL_IB_TC=\?\?\[2J9+\.\.\. of the environment is not used: .{0,200}\n", done.stderr) and len(done.stderr) < 600, done
+    for name, value in (("NCCL_IB_TC", "\x1b\u00e9" * 5000), ("NCCL_IB_TC" + "x" * 5000, "1")):
+        (policy.parent / "longer.json").write_text(json.dumps({**POLICY, "process": {name: value}}))
+        done = child(__file__, "ask", path, name, environment={name: "106", "TENSORLANE_NCCL_POLICY": str(policy.parent / "longer.json")})
+        assert json.loads(done.stdout) == value and re.fullmatch(r"tensorlane: NCCL_IB_TC[^\n\x1b]*\.\.\.\n", done.stderr), done
+        assert 4080 < len(done.stderr.encode()) <= 4096, (len(done.stderr.encode()), done)
     done = child(__file__, "threads", path, environment=USERS | {"TENSORLANE_NCCL_POLICY": str(policy)})
     assert len(done.stderr.splitlines()) == 2, done.stderr
     child(__file__, "unload", path, environment={"TENSORLANE_NCCL_POLICY": str(policy)})
@@ -169,7 +180,7 @@ def check_faults(path, folder):
               (folder / ("x" * 300), "File name too long", ()), (folder / "line\nof\x1bname", "line?of?name", ()), ("relative", "No such file", ()),
               (folder / "writable", "can be changed by everybody", ()), (folder / "open" / "policy", "everybody can replace", ()),
               (folder / "policy.json", "Too many open files", ("no_descriptors",)), (folder / "long", "out of memory", ("no_memory",))]
-    (folder / "long").write_text(json.dumps({**POLICY, "process": {f"NCCL_{number}": str(number) for number in range(40_000)}}))
+    (folder / "long").write_text(json.dumps({**POLICY, "process": {f"NCCL_{number}": "1" * 900 for number in range(1024)}}))
     for policy, part, steps in cases:
         done = child(__file__, "init", path, *steps, environment={"NCCL_IB_TC": "106", "TENSORLANE_NCCL_POLICY": str(policy)})
         assert json.loads(done.stdout) == "106", (policy, done)
@@ -178,7 +189,7 @@ def check_faults(path, folder):
     # The way out is said, and it does not write over the fabric file.
     said = {name: child(__file__, "init", path, environment={"TENSORLANE_NCCL_POLICY": str(folder / name)}).stderr for name in ("fabric.yaml", "words")}
     assert f"tensorlane classes --for nccl --json --fabric {folder}/fabric.yaml --out nccl-policy.json" in said["fabric.yaml"], said
-    assert f"tensorlane classes --for nccl --fabric FILE --json > {folder}/words\n" in said["words"], said
+    assert f"tensorlane classes --for nccl --json --fabric FILE --out {folder}/words\n" in said["words"], said
     # The same file is good where memory suffices, and a closed standard error is none of NCCL's troubles.
     for policy, forced, steps in ((folder / "long", "106", ()), (folder / "policy.json", None, ("no_stderr",)), (folder / "words", "106", ("no_stderr",))):
         done = child(__file__, "init", path, *steps, environment={"NCCL_IB_TC": "106", "TENSORLANE_NCCL_POLICY": str(policy)})

@@ -18,7 +18,7 @@
 namespace tensorlane::nccl_env {
 namespace {
 
-using nccl::kDeepest, nccl::kMostBytes, nccl::read_policy, nccl::Variables;
+using nccl::kDeepest, nccl::kMostBytes, nccl::kMostVariables, nccl::read_policy, nccl::Variables;
 
 using testing::HasSubstr;
 using testing::Pair;
@@ -84,6 +84,16 @@ TEST(NcclPolicy, TakesAllDepthsAndLengthsWithoutARecursion) {
   const std::size_t most = static_cast<std::size_t>(kMostBytes.value) - start.size() - end.size();
   EXPECT_TRUE(read_text(start + std::string(most, ' ') + end).ok());
   EXPECT_EQ(read_text(start + std::string(most + 1, ' ') + end).status().code(), Code::kResourceExhausted);
+}
+
+TEST(NcclPolicy, HasNoMoreVariablesThanNcclCouldKnow) {
+  const auto policy_of = [](std::size_t variables) {
+    std::string list = R"("NCCL_0": null)";
+    for (std::size_t i = 1; i < variables; ++i) list += ", \"NCCL_" + std::to_string(i) + R"(": "1")";
+    return read_text(R"({"version": 1, "for": "nccl", "process": {)" + list + "}}");
+  };
+  EXPECT_TRUE(policy_of(kMostVariables).ok());
+  EXPECT_THAT(policy_of(kMostVariables + 1).status().what(), HasSubstr("more than 1024 variables in 'process'"));
 }
 
 // Whatever a file has become, reading it ends with variables or with words.
