@@ -70,7 +70,7 @@ constexpr std::size_t kMostPolicies = 256;
 constinit std::array<std::atomic<Policy*>, kMostPolicies> g_policies{};  // the first ones are there, the rest is null
 
 // In one word and without a mutex: a child that is forked while a thread is at work here can go on.
-struct State {
+struct alignas(std::uint64_t) State {
   std::uint32_t users = 0;   // inits without their finalize
   std::uint32_t policy = 0;  // the place in g_policies, from 1 on, of the one in force; 0: none is
 };
