@@ -17,11 +17,7 @@ namespace {
 
 nccl::Sources own_sources() {
   nccl::Sources sources;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::size_t split = text.find('=');
-    if (split != text.npos) sources.environment.try_emplace(text.substr(0, split), text.substr(split + 1));
-  }
+  sources.environment = nccl::own_environment();
   // NCCL asks the user database, not HOME.
   passwd storage{}, *found = nullptr;
   std::array<char, 16384> buffer{};

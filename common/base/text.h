@@ -19,4 +19,8 @@ bool is_printable(std::string_view text);
 // refused.
 std::string printable(std::string_view text);
 
+// `text` as one word of a shell command that people are told to run: between '', where it holds anything but letters,
+// digits and . _ / + -
+std::string for_shell(std::string_view text);
+
 }  // namespace tensorlane

@@ -1,5 +1,6 @@
 // fabric.yaml -> Fabric: the file, its classes, and last the checks between its sections.
 #include <arpa/inet.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -312,6 +313,15 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   return fabric;
 }
 
+// Whether opening it would wait for a writer that may never come: a pipe with a name. One that is open already, as of
+// <(command) in a shell, has its writer.
+bool is_named_pipe(const std::string& path) {
+  struct stat info {};
+  const auto is_below = [&](const char* folder) { return path.starts_with(folder); };
+  return stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode) && path != "/dev/stdin" && !is_below("/dev/fd/") &&
+         !is_below("/proc/self/fd/");
+}
+
 }  // namespace
 
 Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys) {
@@ -324,6 +334,9 @@ Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys
 }
 
 Result<Fabric> load(const std::string& path, Keys keys) {
+  if (is_named_pipe(path))
+    return error("the fabric file is a FIFO, whose writer might never come", path,
+                 "give a file, or /dev/stdin, which reads what is piped into the command");
   std::ifstream file(path);
   std::string text;
   std::array<char, 65536> chunk;

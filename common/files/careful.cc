@@ -7,28 +7,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <utility>
+
+#include "common/base/text.h"
 
 namespace tensorlane::files {
 namespace {
 
 // Without fmt: the client library, which reads a secret by this, needs nothing but the C++ run time.
-
-// Closes the descriptor when it goes.
-class Opened {
- public:
-  explicit Opened(int fd) : fd_(fd) {}
-  ~Opened() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -36,12 +21,14 @@ std::string folder_of(const std::string& path) {
 }
 
 // Whoever may write a folder may put another file into any file's place there.
-Status check_folder(const std::string& path, const std::string& what) {
+Status check_folder(const Place& place, const std::string& what) {
   struct stat folder {};
-  if (stat(folder_of(path).c_str(), &folder) != 0 || (folder.st_mode & S_IWOTH) == 0 || (folder.st_mode & S_ISVTX) != 0)
+  const Opened found = find({place.root, folder_of(place.path)});
+  if (!found.ok() || fstat(found.get(), &folder) != 0 || (folder.st_mode & S_IWOTH) == 0 ||
+      (folder.st_mode & S_ISVTX) != 0)
     return {};
-  return {Code::kInvalidArgument, "everybody can replace " + what + ", because everybody may write its folder", path,
-          "chmod o-w " + folder_of(path)};
+  return {Code::kInvalidArgument, "everybody can replace " + what + ", because everybody may write its folder",
+          place.path, "chmod o-w " + for_shell(folder_of(place.path))};
 }
 
 Status check_owner(const struct stat& file, const std::string& path, const std::string& what) {
@@ -49,22 +36,23 @@ Status check_owner(const struct stat& file, const std::string& path, const std::
   return {Code::kInvalidArgument,
           what + " belongs to user " + std::to_string(file.st_uid) +
               ", who can change it, and this process runs as user " + std::to_string(geteuid()),
-          path, "run this process as that user, or chown " + std::to_string(geteuid()) + " " + path};
+          path, "run this process as that user, or chown " + std::to_string(geteuid()) + " " + for_shell(path)};
 }
 
-Status check(const struct stat& file, const std::string& path, const std::string& what, Care care) {
+Status check(const struct stat& file, const Place& place, const std::string& what, Care care) {
+  const std::string& path = place.path;
   if (!S_ISREG(file.st_mode)) {
     return {Code::kInvalidArgument, what + " is no regular file", path,
             "expected a file, neither a folder nor a FIFO nor a device"};
   }
-  TL_RETURN_IF_ERROR(check_folder(path, what));
+  TL_RETURN_IF_ERROR(check_folder(place, what));
   if (care == Care::kKey && (file.st_mode & 077) != 0) {
-    return {Code::kInvalidArgument, what + " can be read by other users", path, "chmod 600 " + path};
+    return {Code::kInvalidArgument, what + " can be read by other users", path, "chmod 600 " + for_shell(path)};
   }
   if (care == Care::kSharedSecret && (file.st_mode & S_IROTH) != 0)
-    return {Code::kInvalidArgument, what + " can be read by everybody", path, "chmod o-rwx " + path};
+    return {Code::kInvalidArgument, what + " can be read by everybody", path, "chmod o-rwx " + for_shell(path)};
   if ((file.st_mode & S_IWOTH) != 0)
-    return {Code::kInvalidArgument, what + " can be changed by everybody", path, "chmod o-w " + path};
+    return {Code::kInvalidArgument, what + " can be changed by everybody", path, "chmod o-w " + for_shell(path)};
   return care == Care::kConfiguration ? Status() : check_owner(file, path, what);
 }
 
@@ -95,15 +83,21 @@ Status check_own(const struct stat& file, const std::string& path, const std::st
 }  // namespace
 
 Result<std::string> read(const std::string& path, const std::string& what, Care care, Bytes most) {
-  const int links = care == Care::kKey ? O_NOFOLLOW : 0;
-  const Opened file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | links));
-  if (file.get() < 0 && errno == ELOOP && links != 0) {
+  return read(Place{"", path}, what, care, most);
+}
+
+Result<std::string> read(const Place& place, const std::string& what, Care care, Bytes most) {
+  const std::string& path = place.path;
+  const Opened found = find(place, care == Care::kKey ? Follow::kNo : Follow::kYes);
+  struct stat info {};
+  if (!found.ok() || fstat(found.get(), &info) != 0) return unreadable(path, what, errno);
+  if (S_ISLNK(info.st_mode)) {
     return Status(Code::kInvalidArgument, what + " is a symbolic link, whose target others may choose", path,
                   "name the file itself");
   }
-  struct stat info {};
-  if (file.get() < 0 || fstat(file.get(), &info) != 0) return unreadable(path, what, errno);
-  TL_RETURN_IF_ERROR(check(info, path, what, care));
+  TL_RETURN_IF_ERROR(check(info, place, what, care));
+  const Opened file = reopen(found);
+  if (!file.ok()) return unreadable(path, what, errno);
   std::string text;
   char part[4096];
   for (;;) {

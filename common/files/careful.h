@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/files/place.h"
 
 namespace tensorlane::files {
 
@@ -22,6 +23,8 @@ enum class Care : std::uint8_t {
 // The whole content. `what` is what messages call it: "the secret key". Errors: kInvalidArgument, with the reason, the
 // path and the command that mends it; kResourceExhausted for more than `most`.
 Result<std::string> read(const std::string& path, const std::string& what, Care care, Bytes most = mib(64));
+// Messages name the path without its root.
+Result<std::string> read(const Place& place, const std::string& what, Care care, Bytes most = mib(64));
 
 // A file of this process's own, to be written from its beginning on: made with mode 0600, or emptied. Refuses symbolic
 // links, files with several names, and those of another user, since what they point to might be somebody's.

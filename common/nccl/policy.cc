@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
 #include "common/files/careful.h"
 
 namespace tensorlane::nccl {
@@ -12,13 +13,14 @@ using Json = nlohmann::json;
 
 // What is no policy is replaced by one.
 Status refuse(const std::string& what, const std::string& path) {
-  return {Code::kInvalidArgument, "the NCCL policy " + what, path, std::string(kRender) + "FILE --out " + path};
+  return {Code::kInvalidArgument, "the NCCL policy " + what, path,
+          std::string(kRender) + "FILE --out " + for_shell(path)};
 }
 
 // A fabric file is good for others, and must stay.
 Status refuse_fabric_file(const std::string& path) {
   return {Code::kInvalidArgument, "the NCCL policy is a fabric file, which the env plugin does not read", path,
-          kRender + path + " --out nccl-policy.json, and name that file"};
+          kRender + for_shell(path) + " --out nccl-policy.json, and name that file"};
 }
 
 // Whether a line begins with a section that every fabric file has, as it does in YAML.
@@ -58,9 +60,9 @@ Result<Variables> variables_of(const Json& process, const std::string& path) {
 
 }  // namespace
 
-Result<Variables> read_policy(const std::string& path) {
+Result<Variables> read_policy(const std::string& path, const std::string& root) {
   TL_ASSIGN_OR_RETURN(const std::string text,
-                      files::read(path, "the NCCL policy", files::Care::kConfiguration, kMostBytes));
+                      files::read({root, path}, "the NCCL policy", files::Care::kConfiguration, kMostBytes));
   // The parser does not recurse, but others that handle a value do.
   bool too_deep = false;
   const auto bound = [&](int level, Json::parse_event_t event, const Json& /*value*/) {

@@ -26,7 +26,8 @@ inline constexpr std::size_t kMostVariables = 1024;
 using Variables = std::map<std::string, std::optional<std::string>, std::less<>>;
 
 // Reads a file, whoever wrote it: it waits for nothing, takes at most kMostBytes, and throws only where memory ends.
+// `root` is a folder that stands for / (common/files/place.h).
 // Errors: kInvalidArgument and kResourceExhausted, with what is wrong, the path, and what to do.
-Result<Variables> read_policy(const std::string& path);
+Result<Variables> read_policy(const std::string& path, const std::string& root = "");
 
 }  // namespace tensorlane::nccl

@@ -1,16 +1,14 @@
 #include "common/nccl/preflight.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <iterator>
 #include <string_view>
-#include <system_error>
+
+#include "common/base/text.h"
+#include "common/files/place.h"
 
 namespace tensorlane::nccl {
 namespace {
@@ -47,17 +45,18 @@ std::string file_names(const std::string& list) {
   return names;
 }
 
-// The names of the file and of those that it links to, in small letters, separated by blanks. Below a folder that
-// stands for /, where links that begin with / begin, too. Empty: there is no such file.
+// The names of the file and of those that it links to, in small letters, separated by blanks. Empty: there is no such
+// file.
 std::string names_along_links(const std::string& root, fs::path path) {
   constexpr int kMostLinks = 40;
   std::string names;
-  std::error_code error;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(root + path.string(), error)); ++i) {
+  for (int i = 0; i < kMostLinks; ++i) {
+    const std::string target = files::link_target({root, path});
+    if (target.empty()) return files::exists({root, path}) ? names + lower(path.filename()) : "";
     names += lower(path.filename()) + " ";
-    path = path.parent_path() / fs::read_symlink(root + path.string(), error);
+    path = path.parent_path() / target;
   }
-  return fs::exists(fs::symlink_status(root + path.string(), error)) ? names + lower(path.filename()) : "";
+  return "";
 }
 
 // A transport below NCCL that takes no class from it.
@@ -93,15 +92,12 @@ bool is_own_plugin(const std::string& named) {
   return file == "tensorlane" || file == kPluginFile;
 }
 
-bool is_shared_object(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return false;
-  std::array<char, 4> magic{};
-  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
-  return std::string_view(magic.data(), magic.size()) == std::string_view(
-                                                             "\x7f"
-                                                             "ELF",
-                                                             4);
+bool is_shared_object(const files::Place& place) {
+  const std::string_view magic(
+      "\x7f"
+      "ELF",
+      4);
+  return files::read_beginning(place, Bytes(magic.size())) == magic;
 }
 
 class Preflight {
@@ -284,14 +280,9 @@ class Preflight {
   // NCCL loads libnccl-net.so wherever the loader finds it first. The loader looks at a process's variables when it
   // starts: what files set is too late.
   void check_unasked_plugin() {
-    const auto found = subject_.sources.environment.find("LD_LIBRARY_PATH");
-    if (found == subject_.sources.environment.end()) return;
-    const std::string& folders = found->second;
-    for (std::size_t from = 0; from <= folders.size();) {
-      const std::size_t end = std::min(folders.find(':', from), folders.size());
-      const std::string folder = folders.substr(from, end - from), path = folder + "/libnccl-net.so";
-      from = end + 1;
-      const std::string names = folder.starts_with('/') ? names_along_links(subject_.sources.root, path) : "";
+    for (const std::string& folder : library_folders(subject_.sources.environment)) {
+      const std::string path = folder + "/libnccl-net.so";
+      const std::string names = names_along_links(subject_.sources.root, path);
       for (const Network& each : kNetworks) {
         if (has_word(names, each.word))
           return add("N4", Severity::kError, "LD_LIBRARY_PATH in the environment",
@@ -345,7 +336,7 @@ class Preflight {
       const std::string path = "/sys/class/infiniband/" + name + "/tc/1/traffic_class";
       if (forced != 0)
         add("N1", Severity::kError, path, "the device puts all queue pairs into one class: " + words(forced),
-            "echo 0 > " + path);
+            "echo 0 > " + for_shell(path));
     }
   }
 
@@ -383,25 +374,18 @@ std::vector<Finding> preflight(const Subject& subject) {
 bool loads_own_plugin(const Settings& settings, const std::string& root) {
   const Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
   if (plugin == nullptr || !is_own_plugin(plugin->value)) return false;
-  if (plugin->value.starts_with('/')) return is_shared_object(root + plugin->value);
+  if (plugin->value.starts_with('/')) return is_shared_object({root, plugin->value});
   std::vector<std::string> folders(std::begin(kLoaderFolders), std::end(kLoaderFolders));
   // The loader sees it in the environment alone.
-  if (const Setting* path = settings.find("LD_LIBRARY_PATH"); path != nullptr && path->place == "environment") {
-    std::istringstream list(path->value);
-    for (std::string folder; std::getline(list, folder, ':');) folders.push_back(folder);
-  }
+  if (const Setting* path = settings.find("LD_LIBRARY_PATH"); path != nullptr && path->place == "environment")
+    std::ranges::copy(library_folders({{"LD_LIBRARY_PATH", path->value}}), std::back_inserter(folders));
   return std::ranges::any_of(folders, [&](const std::string& folder) {
-    return folder.starts_with('/') && is_shared_object(root + folder + "/" + kPluginFile);
+    return is_shared_object({root, folder + "/" + kPluginFile});
   });
 }
 
 std::vector<std::string> rdma_devices(const std::string& root) {
-  std::error_code error;
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(root + "/sys/class/infiniband", error))
-    names.push_back(entry.path().filename());
-  std::ranges::sort(names);
-  return names;
+  return files::names_in({root, "/sys/class/infiniband"});
 }
 
 const char* no_rdma_device() {
@@ -409,9 +393,9 @@ const char* no_rdma_device() {
 }
 
 unsigned forced_traffic_class(const std::string& root, const std::string& device) {
-  std::ifstream file(root + "/sys/class/infiniband/" + device + "/tc/1/traffic_class");
-  std::string line;
-  if (!file || !std::getline(file, line)) return 0;
+  const files::Place place{root, "/sys/class/infiniband/" + device + "/tc/1/traffic_class"};
+  const std::string text = files::read_beginning(place, kib(4)).value_or("");
+  const std::string line = text.substr(0, text.find('\n'));
   // mlx5 writes "Global tclass=106" where one is forced.
   const std::size_t digits = line.find_first_of("0123456789");
   return digits == line.npos ? 0 : static_cast<unsigned>(std::strtoul(line.c_str() + digits, nullptr, 0));

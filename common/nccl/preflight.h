@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/files/place.h"
 #include "common/nccl/settings.h"
 
 namespace tensorlane::nccl {
@@ -59,7 +60,15 @@ unsigned forced_traffic_class(const std::string& root, const std::string& device
 // "2.28.7"
 std::string version_text(int version);
 
-// NCCL_VERSION_CODE of a shared object, by the text in it: nothing of it is executed. 0 where it has none, or is none.
-int version_of(const std::string& path);
+// What is read of files in which a version is sought, of all of them together.
+struct Budget {
+  int files = 64;
+  std::uint64_t bytes = std::uint64_t{2} << 30;  // without the holes of sparse files
+  bool is_spent() const { return files == 0 || bytes == 0; }
+};
+
+// NCCL_VERSION_CODE of a shared object, by the text in it: nothing of it is executed. 0 where it has none, or is none,
+// or where the budget ends before.
+int version_of(const files::Place& place, Budget& budget);
 
 }  // namespace tensorlane::nccl

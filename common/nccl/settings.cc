@@ -31,6 +31,28 @@ std::vector<std::string> homes(const Sources& sources, int version) {
 
 }  // namespace
 
+void add_variable(Environment& environment, std::string_view entry) {
+  const std::size_t split = entry.find('=');
+  if (split != entry.npos) environment.try_emplace(std::string(entry.substr(0, split)), entry.substr(split + 1));
+}
+
+Environment own_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add_variable(environment, *entry);
+  return environment;
+}
+
+std::vector<std::string> library_folders(const Environment& environment) {
+  constexpr std::size_t kMost = 1024;
+  std::vector<std::string> folders;
+  const auto found = environment.find("LD_LIBRARY_PATH");
+  std::istringstream list(found == environment.end() ? "" : found->second);
+  for (std::string folder; folders.size() < kMost && std::getline(list, folder, ':');) {
+    if (folder.starts_with('/')) folders.push_back(folder);
+  }
+  return folders;
+}
+
 Settings::Settings(const Sources& sources, int version, std::vector<Finding>& findings) {
   for (const auto& [name, value] : sources.environment) settings_.try_emplace(name, Setting{value, "environment"});
   if (const Setting* named = find("NCCL_CONF_FILE"); named != nullptr)
@@ -42,7 +64,7 @@ Settings::Settings(const Sources& sources, int version, std::vector<Finding>& fi
 }
 
 void Settings::read_file(const std::string& root, const std::string& path, bool named, std::vector<Finding>& findings) {
-  const bool missing = access((root + path).c_str(), F_OK) != 0;
+  const bool missing = !files::exists({root, path});
   if (missing && !named) return;
   if (!path.starts_with('/')) {
     findings.push_back({"N7", Severity::kWarning, "NCCL_CONF_FILE: " + path,
@@ -51,7 +73,7 @@ void Settings::read_file(const std::string& root, const std::string& path, bool 
     return;
   }
   const Result<std::string> text =
-      files::read(root + path, "NCCL's configuration file", files::Care::kConfiguration, kLongestFile);
+      files::read({root, path}, "NCCL's configuration file", files::Care::kConfiguration, kLongestFile);
   if (!text.ok()) {
     findings.push_back(
         {"N7", Severity::kWarning, (named ? "NCCL_CONF_FILE: " : "") + path,

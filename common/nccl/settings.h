@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tensorlane::nccl {
@@ -29,11 +30,20 @@ struct Setting {
   std::string place;  // "environment", "/etc/nccl.conf:3"
 };
 
+using Environment = std::map<std::string, std::string>;
+
+// Takes up NAME=VALUE; of several with one name the first holds, as for getenv().
+void add_variable(Environment& environment, std::string_view entry);
+// This process's. Empty after clearenv().
+Environment own_environment();
+// The folders of LD_LIBRARY_PATH that begin with /. No more than 1024 are taken.
+std::vector<std::string> library_folders(const Environment& environment);
+
 // Where a process gets its variables from.
 struct Sources {
-  std::string root;  // a folder that stands for /; empty: this host
+  std::string root;  // a folder that stands for / (common/files/place.h); empty: this host
   std::string home;  // of the user in the user database; empty: there is none
-  std::map<std::string, std::string> environment;
+  Environment environment;
 };
 
 // The environment, then the file that NCCL_CONF_FILE names or else ~/.nccl.conf, then /etc/nccl.conf: what comes first

@@ -1,8 +1,7 @@
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -14,7 +13,6 @@ namespace {
 
 constexpr std::string_view kText = "NCCL version 2.";  // "NCCL version 2.28.9+cuda12.9"
 constexpr std::size_t kChunk = std::size_t{1} << 20, kTail = 32;
-constexpr off_t kLargest = off_t{8} << 30;
 
 int parse(std::string_view text) {
   const std::string copy(text.substr(0, kTail));
@@ -23,19 +21,32 @@ int parse(std::string_view text) {
   return 20000 + minor * 100 + patch;
 }
 
-int search(int file) {
-  std::vector<char> buffer(kTail + kChunk);
+// Where data begins, from `at` on: holes are passed over where the file system knows them. -1: there is no more.
+off_t next_data(int file, off_t at) {
+  const off_t next = lseek(file, at, SEEK_DATA);
+  return next >= 0 || errno == ENXIO ? next : at;
+}
+
+int search(int file, std::uint64_t& budget) {
+  std::vector<char> buffer(2 * kTail + kChunk);
   std::size_t kept = 0;
-  for (;;) {
-    const ssize_t got = read(file, buffer.data() + kept, kChunk);
+  for (off_t at = 0;;) {
+    const off_t next = next_data(file, at);
+    if (next > at) kept += kTail;  // the zeros of the hole
+    at = std::max(at, next);
+    const std::size_t most = std::min<std::uint64_t>(kChunk, budget);
+    const ssize_t got = next < 0 ? 0 : pread(file, buffer.data() + kept, most, at);
     const std::string_view text(buffer.data(), kept + (got > 0 ? static_cast<std::size_t>(got) : 0));
-    for (std::size_t at = text.find(kText); at != text.npos; at = text.find(kText, at + 1)) {
-      if (got > 0 && text.size() - at < kTail) break;  // the rest comes with the next chunk
-      if (const int version = parse(text.substr(at)); version != 0) return version;
+    for (std::size_t found = text.find(kText); found != text.npos; found = text.find(kText, found + 1)) {
+      if (got > 0 && text.size() - found < kTail) break;  // the rest comes with the next chunk
+      if (const int version = parse(text.substr(found)); version != 0) return version;
     }
     if (got <= 0) return 0;
+    at += got;
+    budget -= static_cast<std::uint64_t>(got);
     kept = std::min(kTail, text.size());
     std::copy(text.end() - static_cast<std::ptrdiff_t>(kept), text.end(), buffer.begin());
+    std::fill_n(buffer.begin() + static_cast<std::ptrdiff_t>(kept), kTail, '\0');
   }
 }
 
@@ -46,14 +57,12 @@ std::string version_text(int version) {
          std::to_string(version % 100);
 }
 
-int version_of(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (file < 0) return 0;
-  struct stat info {};
-  const bool regular = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= kLargest;
-  const int version = regular ? search(file) : 0;
-  close(file);
-  return version;
+int version_of(const files::Place& place, Budget& budget) {
+  if (budget.is_spent()) return 0;
+  const files::Opened file = files::open_regular(place);
+  if (!file.ok()) return 0;
+  --budget.files;
+  return search(file.get(), budget.bytes);
 }
 
 }  // namespace tensorlane::nccl

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <system_error>
@@ -59,7 +58,9 @@ class Doctor {
       return Status(Code::kInvalidArgument, "there is no sys/class in it", root_.string(),
                     "give a folder with copies of sys and proc");
     name_ = options_.host != nullptr ? options_.host->name : "";
-    TL_ASSIGN_OR_RETURN(environment_, process_environment(options_.root, options_.pid));
+    TL_ASSIGN_OR_RETURN(ProcessEnvironment environment, process_environment(options_.root, options_.pid));
+    environment_ = std::move(environment.variables);
+    if (!environment.cut.empty()) report_.unchecked.push_back({name_, "L10", environment.cut});
     if (options_.host != nullptr) {
       for (std::size_t i = 0; i < options_.host->ports.size(); ++i) TL_RETURN_IF_ERROR(check_port(i));
     } else {
@@ -390,7 +391,7 @@ class Doctor {
   const DoctorOptions& options_;
   fs::path root_;
   std::string name_;  // of the host
-  std::map<std::string, std::string> environment_;
+  nccl::Environment environment_;
   std::vector<std::string> devices_;  // RDMA devices that were looked at
   findings::Report report_;
 };

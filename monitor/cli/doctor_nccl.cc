@@ -6,14 +6,17 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
 #include "common/files/careful.h"
+#include "common/files/place.h"
 #include "common/nccl/policy.h"
 #include "common/nccl/preflight.h"
 #include "monitor/cli/classes.h"
@@ -25,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using findings::Severity;
 
-constexpr Bytes kLongestPolicy = mib(4);
+constexpr Bytes kLongestMaps = mib(64);
 constexpr unsigned kHighestTrafficClass = 255, kHighestServiceLevel = 15;
 constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
                                            "/usr/lib/aarch64-linux-gnu",
@@ -42,7 +45,12 @@ class NcclDoctor {
   }
 
   Result<findings::Report> examine() {
-    TL_ASSIGN_OR_RETURN(subject_.sources.environment, process_environment(options_.root, options_.pid));
+    if (!files::is_folder({"", root().empty() ? "/" : root()}))
+      return Status(Code::kInvalidArgument, "there is no folder that could stand for /", root(),
+                    "give the root of a host, or of a copy of one");
+    TL_ASSIGN_OR_RETURN(ProcessEnvironment environment, process_environment(options_.root, options_.pid));
+    subject_.sources.environment = std::move(environment.variables);
+    if (!environment.cut.empty()) report_.unchecked.push_back({"", "N1 to N7", environment.cut});
     subject_.sources.home = home();
     TL_RETURN_IF_ERROR(find_version());
     if (options_.fabric != nullptr) take_fabric(*options_.fabric);
@@ -53,18 +61,23 @@ class NcclDoctor {
       check_environment();
     for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
     if (subject_.version == 0)
-      report_.unchecked.push_back({"", "N8", "no libnccl.so.2 was found: name it with --nccl-library"});
+      report_.unchecked.push_back(
+          {"", "N8",
+           budget_.is_spent() ? "no version of NCCL is found in what was read, and the rest was not looked at: name "
+                                "libnccl.so.2 with --nccl-library"
+                              : "no libnccl.so.2 was found: name it with --nccl-library"});
     if (subject_.classes.empty())
       report_.unchecked.push_back({"", "N5 and N6", "without --fabric or a policy no class is known"});
-    std::error_code error;
-    if (nccl::rdma_devices(subject_.sources.root).empty() &&
-        fs::exists(subject_.sources.root + "/sys/class/net", error))
+    if (nccl::rdma_devices(root()).empty() && files::exists({root(), "/sys/class/net"}))
       report_.unchecked.push_back({"", "N4", nccl::no_rdma_device()});
     findings::sort(report_);
     return std::move(report_);
   }
 
  private:
+  // What the process has for /; empty: this process's own.
+  const std::string& root() const { return subject_.sources.root; }
+
   void add(const nccl::Finding& finding) {
     const Severity severity = finding.severity == nccl::Severity::kError     ? Severity::kError
                               : finding.severity == nccl::Severity::kWarning ? Severity::kWarning
@@ -84,46 +97,37 @@ class NcclDoctor {
 
   Status find_version() {
     if (!options_.library.empty()) {
-      subject_.version = nccl::version_of(options_.library);
+      subject_.version = nccl::version_of({"", options_.library}, budget_);
       if (subject_.version != 0) return {};
       return Status(Code::kInvalidArgument, "no version of NCCL is found in it", options_.library,
                     "name a libnccl.so.2");
     }
     for (const std::string& path : candidates()) {
-      std::error_code error;
-      if (!fs::exists(path, error)) continue;
-      subject_.version = nccl::version_of(path);
+      subject_.version = nccl::version_of({root(), path}, budget_);
       if (subject_.version != 0) break;
     }
     return {};
   }
 
+  // From / on, as the process sees it.
   std::vector<std::string> candidates() const {
-    std::vector<std::string> paths;
-    const std::string& root = subject_.sources.root;
     if (options_.pid != 0) {
-      std::ifstream maps(fs::path(options_.root.empty() ? "/" : options_.root) / "proc" / std::to_string(options_.pid) /
-                         "maps");
+      const files::Place place{options_.root, fmt::format("/proc/{}/maps", options_.pid)};
+      std::istringstream maps(files::read_beginning(place, kLongestMaps).value_or(""));
       for (std::string line; std::getline(maps, line);) {
         const std::size_t slash = line.find('/');
         if (slash != line.npos && fs::path(line.substr(slash)).filename().string().starts_with("libnccl.so"))
-          return {root + line.substr(slash)};
+          return {line.substr(slash)};
       }
     }
-    if (const auto found = subject_.sources.environment.find("LD_LIBRARY_PATH");
-        found != subject_.sources.environment.end()) {
-      for (std::size_t from = 0; from <= found->second.size();) {
-        const std::size_t end = std::min(found->second.find(':', from), found->second.size());
-        if (end > from && found->second[from] == '/')
-          paths.push_back(root + found->second.substr(from, end - from) + "/libnccl.so.2");
-        from = end + 1;
-      }
-    }
-    for (const char* folder : kLibraryFolders) paths.push_back(root + folder + "/libnccl.so.2");
+    std::vector<std::string> paths = nccl::library_folders(subject_.sources.environment);
+    paths.insert(paths.end(), std::begin(kLibraryFolders), std::end(kLibraryFolders));
+    for (std::string& path : paths) path += "/libnccl.so.2";
     return paths;
   }
 
-  // The file that the process is told to go by: it is there, can be read, and is what the fabric file says now.
+  // The file that the process is told to go by. It may be any, also one that only we may read: messages do not quote
+  // it. It is there, can be read, and is what the fabric file says now.
   void check_policy() {
     const std::string path = variable(nccl::kPolicyVariable);
     if (path.empty()) return;
@@ -140,31 +144,40 @@ class NcclDoctor {
                   "it was not looked at: each process looks for it in its own working folder",
                   "give the path from / on"});
     const Result<std::string> text =
-        files::read(subject_.sources.root + path, "the policy", files::Care::kConfiguration, kLongestPolicy);
+        files::read({root(), path}, "the policy", files::Care::kConfiguration, nccl::kMostBytes);
     if (!text.ok()) return useless(text.status().what(), text.status().fix());
     const auto json = shallow_json(text.value());
     if (json.is_object() && !json.contains("hosts")) return check_rendered(json, place, path, useless);
     const auto fabric = fabric::parse(text.value(), path, fabric::Keys::kOptional);
     if (!fabric.ok())
-      return useless(fmt::format("{} ({})", fabric.status().what(), fabric.status().where()), fabric.status().fix());
+      return useless(fmt::format("it is neither a policy nor a fabric file ({})", line_of(fabric.status(), path)),
+                     "as the user of the process: tensorlane classes --for nccl --fabric " + for_shell(path));
     if (options_.fabric == nullptr) return take_fabric(fabric.value());
     if (const auto rendered = classes_json(fabric.value(), "nccl"); rendered.ok())
-      compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, path));
+      compare(shallow_json(rendered.value()), place,
+              fmt::format("cp {} {}", for_shell(options_.fabric->path), for_shell(path)));
+  }
+
+  // "PATH:LINE", of an error in a file: a place of which nothing else is taken.
+  static std::string line_of(const Status& error, const std::string& path) {
+    const std::string& where = error.where();
+    const bool has_line = where.starts_with(path + ":") && where.size() > path.size() + 1 &&
+                          where.find_first_not_of("0123456789", path.size() + 1) == where.npos;
+    return has_line ? where : path;
   }
 
   bool has_plugin() const {
     if (subject_.version != 0 && subject_.version < nccl::kFirstWithEnvPlugin) return false;
     std::vector<nccl::Finding> reported_elsewhere;
-    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, subject_.version, reported_elsewhere),
-                                  subject_.sources.root);
+    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, subject_.version, reported_elsewhere), root());
   }
 
   // What the env plugin takes out of its users' hands.
   void take_overridden() {
     const std::string named = variable(nccl::kPolicyVariable);
-    const bool is_own = fs::exists(subject_.sources.root + nccl::kPolicyPath) || named.empty();
+    const bool is_own = files::exists({root(), nccl::kPolicyPath}) || named.empty();
     const std::string path = is_own ? nccl::kPolicyPath : named;
-    Result<nccl::Variables> variables = nccl::read_policy(subject_.sources.root + path);
+    Result<nccl::Variables> variables = nccl::read_policy(path, root());
     if (!variables.ok())
       return add({"N7", nccl::Severity::kWarning, is_own ? path : fmt::format("{}: {}", nccl::kPolicyVariable, path),
                   "the env plugin holds users to nothing: " + variables.status().what(), variables.status().fix()});
@@ -193,16 +206,17 @@ class NcclDoctor {
 
   // What `tensorlane classes` printed, or what is meant to be that.
   template <typename Useless>
-  void check_rendered(const nlohmann::ordered_json& policy, const std::string& place, const std::string& path,
+  void check_rendered(const nlohmann::json& policy, const std::string& place, const std::string& path,
                       const Useless& useless) {
-    const std::string fix = fmt::format("tensorlane classes --for nccl --fabric {} --json --out {}",
-                                        options_.fabric == nullptr ? "fabric.yaml" : options_.fabric->path, path);
+    const std::string fix =
+        fmt::format("tensorlane classes --for nccl --fabric {} --json --out {}",
+                    options_.fabric == nullptr ? "fabric.yaml" : for_shell(options_.fabric->path), for_shell(path));
     if (options_.fabric != nullptr) return compare(policy, place, fix);
     take_classes(policy);
     if (subject_.classes.empty()) useless("the policy has no class", fix);
   }
 
-  void compare(const nlohmann::ordered_json& policy, const std::string& place, const std::string& fix) {
+  void compare(const nlohmann::json& policy, const std::string& place, const std::string& fix) {
     const auto wanted = classes_json(*options_.fabric, "nccl");
     // Where rules stand in which file says nothing of what they do.
     if (wanted.ok() && meaning(policy) != meaning(shallow_json(wanted.value())))
@@ -211,15 +225,13 @@ class NcclDoctor {
 
   // Without what is deeper than any policy is: whoever compares or writes values does so by recursion. Discarded, where
   // it is no JSON.
-  static nlohmann::ordered_json shallow_json(const std::string& text) {
+  static nlohmann::json shallow_json(const std::string& text) {
     constexpr int kDeepest = 16;
-    return nlohmann::ordered_json::parse(
-        text,
-        [](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) { return depth < kDeepest; },
-        false);
+    return nlohmann::json::parse(
+        text, [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) { return depth < kDeepest; }, false);
   }
 
-  static nlohmann::json meaning(nlohmann::ordered_json policy) {
+  static nlohmann::json meaning(nlohmann::json policy) {
     for (const char* key : {"fabric", "notes"}) policy.erase(key);
     for (const char* key : {"rules", "not_enforceable"}) {
       if (!policy.contains(key) || !policy[key].is_array()) continue;
@@ -227,7 +239,7 @@ class NcclDoctor {
         if (rule.is_object()) rule.erase("where");
       }
     }
-    return nlohmann::json::parse(policy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return policy;
   }
 
   void take_fabric(const fabric::Fabric& fabric) {
@@ -243,13 +255,13 @@ class NcclDoctor {
       subject_.service_level = level;
   }
 
-  void take_classes(const nlohmann::ordered_json& policy) {
-    const auto number = [](const nlohmann::ordered_json& cls, const char* key, std::uint64_t highest) {
+  void take_classes(const nlohmann::json& policy) {
+    const auto number = [](const nlohmann::json& cls, const char* key, std::uint64_t highest) {
       const auto found = cls.find(key);
       const bool fits = found != cls.end() && found->is_number_unsigned() && found->get<std::uint64_t>() <= highest;
       return fits ? std::optional(found->get<unsigned>()) : std::nullopt;
     };
-    const auto add_class = [&](const nlohmann::ordered_json& cls) {
+    const auto add_class = [&](const nlohmann::json& cls) {
       if (!cls.is_object() || !cls.contains("name") || !cls["name"].is_string()) return;
       const auto mark = number(cls, "traffic_class", kHighestTrafficClass);
       const auto level = number(cls, "service_level", kHighestServiceLevel);
@@ -266,6 +278,7 @@ class NcclDoctor {
   }
 
   const NcclDoctorOptions& options_;
+  nccl::Budget budget_;
   nccl::Subject subject_;
   findings::Report report_;
 };

@@ -1,36 +1,33 @@
 #include "monitor/cli/doctor_process.h"
 
-#include <unistd.h>
+#include <algorithm>
+#include <optional>
+#include <string_view>
 
-#include <filesystem>
-#include <fstream>
+#include <fmt/format.h>
+
+#include "common/files/place.h"
 
 namespace tensorlane::cli {
-namespace {
 
-void keep(std::map<std::string, std::string>& environment, const std::string& entry) {
-  const std::size_t split = entry.find('=');
-  if (split != entry.npos) environment.try_emplace(entry.substr(0, split), entry.substr(split + 1));
-}
-
-}  // namespace
-
-Result<std::map<std::string, std::string>> process_environment(const std::string& root, int pid) {
-  std::map<std::string, std::string> environment;
-  if (pid == 0) {
-    for (char** entry = environ; *entry != nullptr; ++entry) keep(environment, *entry);
-    return environment;
-  }
-  const std::filesystem::path path =
-      std::filesystem::path(root.empty() ? "/" : root) / "proc" / std::to_string(pid) / "environ";
-  std::ifstream file(path);
-  std::string entry;
-  // The first byte is read here: opening says nothing of the right to read.
-  if (!file || !(std::getline(file, entry, '\0') || file.eof()))
-    return Status(Code::kInvalidArgument, "the environment of the process cannot be read", path.string(),
+Result<ProcessEnvironment> process_environment(const std::string& root, int pid) {
+  if (pid == 0) return ProcessEnvironment{nccl::own_environment(), ""};
+  constexpr Bytes kMost = mib(8);
+  const files::Place place{root, fmt::format("/proc/{}/environ", pid)};
+  const std::optional<std::string> text = files::read_beginning(place, Bytes(kMost.value + 1));
+  if (!text)
+    return Status(Code::kInvalidArgument, "the environment of the process cannot be read", root + place.path,
                   "name a process of yours, or be root");
-  do keep(environment, entry);
-  while (std::getline(file, entry, '\0'));
+  ProcessEnvironment environment;
+  if (text->size() > kMost.value)
+    environment.cut = fmt::format("the process shows an environment of more than {} MiB: the rest was not looked at",
+                                  kMost.value >> 20);
+  for (std::string_view rest = *text; !rest.empty();) {
+    const std::string_view entry = rest.substr(0, rest.find('\0'));
+    if (!environment.cut.empty() && entry.size() == rest.size()) break;  // its end was cut off
+    nccl::add_variable(environment.variables, entry);
+    rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+  }
   return environment;
 }
 

@@ -46,5 +46,13 @@ TEST(Text, what_is_no_utf8_is_not) {
             "??a");  // and what follows a cut character stays
 }
 
+TEST(Text, a_word_for_the_shell_is_one_word_that_runs_nothing) {
+  EXPECT_EQ(for_shell("/etc/nccl-2.28_a+b.conf"), "/etc/nccl-2.28_a+b.conf");
+  EXPECT_EQ(for_shell("/a b"), "'/a b'");
+  EXPECT_EQ(for_shell("/it's"), R"('/it'\''s')");
+  EXPECT_EQ(for_shell("$(id)"), "'$(id)'");
+  EXPECT_EQ(for_shell(""), R"('')");
+}
+
 }  // namespace
 }  // namespace tensorlane

@@ -10,6 +10,7 @@ import pwd
 import subprocess
 import sys
 import tempfile
+import time
 
 TENSORLANE = sys.argv[1]
 # Greenfield: urgent has traffic class 174 and service level 5, bulk 110 and 3, control 206 and 6. Brownfield: bulk has 106.
@@ -132,7 +133,6 @@ CLEAN = [
     ({}, {"NCCL_IB_TC": "99999999999999999999"}),
     ({}, {"NCCL_CONF_FILE": ""}),
     (conf(OWN, "#" * ((1 << 20) - 1)), NAMED),
-    ({"/opt/home/.nccl.conf": "NCCL_IB_TC=106\n"}, {"HOME": "/opt/home"}),  # NCCL does not ask this variable
     ({}, {"TENSORLANE_NCCL_POLICY": ""}),
     ({}, {"NCCL_IB_SL": "05"}),
     ({}, {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0", "NCCL_COMM_SHRINK_SHARE_RESOURCES": "no"}),
@@ -437,9 +437,9 @@ def check_policy(bench):
     missing = ("N7", "error", place, "groups get no classes: cannot read the policy: No such file", "check the path")
     stale = ("N7", "warning", place, "it is not what the fabric file says now", f"tensorlane classes --for nccl --fabric {bench.green} --json --out {POLICY}")
     for policy, wanted in (
-        (None, missing), ("nothing of the kind", ("N7", "error", place, f"groups get no classes: the fabric file is 'nothing of the kind' ({POLICY}:1)", "expected a mapping")),
-        ('{"version": 1,', ("N7", "error", place, "groups get no classes: not valid YAML", "")), (b"\xff\xfe\0", ("N7", "error", place, "groups get no classes", "")),
-        ("#" * ((4 << 20) + 1), ("N7", "error", place, "the policy has more than 4194304 bytes", "a shorter file")),
+        (None, missing), ("nothing of the kind", ("N7", "error", place, f"groups get no classes: it is neither a policy nor a fabric file ({POLICY}:1)", f"as the user of the process: tensorlane classes --for nccl --fabric {POLICY}")),
+        ('{"version": 1,', ("N7", "error", place, "groups get no classes: it is neither a policy nor a fabric file", "")), (b"\xff\xfe\0", ("N7", "error", place, "groups get no classes", "")),
+        ("#" * ((1 << 20) + 1), ("N7", "error", place, "the policy has more than 1048576 bytes", "a shorter file")),
         (rendered(bench, green + "nccl: {groups: [{group: '*', class: urgent}]}\n"), stale), (rendered(bench, FABRIC % "brownfield"), stale),
         (rendered(bench, green + "nccl: {separate_reduce_scatter: true}\n"), stale), (rendered(bench, green + "nccl: {environment: {NCCL_X: 1}}\n"), stale), (rendered(bench, green + "nccl: {dropped: refuse}\n"), stale), ({}, stale),
         (FABRIC % "brownfield", ("N7", "warning", place, "it is not what the fabric file says now", f"cp {bench.green} {POLICY}")),
@@ -510,13 +510,79 @@ def check_hostile_policies(bench):
     assert [f["rule"] for f in found] == ["N2", "N6"] and found[1]["fix"] == "expected one of 206 ('control')", found
 
 
+def check_what_others_choose(bench):
+    """Whoever owns the process or the container chooses what is in its files, and where they lead: nothing outside is read, nothing waits, and nothing is told that only we may read."""
+    for name in ("fifo", "zero"):
+        root = bench.host({"/dev/none": ""})
+        device = root / DEVICE.lstrip("/")
+        device.parent.mkdir(parents=True)
+        os.mkfifo(device) if name == "fifo" else device.symlink_to("/dev/zero")
+        assert bench.findings(root, {}) == [], name
+    for secret in ("root:$6$SECRET:19000::\n", "a: [SECRET\n", "hosts: [{name: h0, SECRET: 1}]\n", "SECRET: 1\n", '{"hosts": "SECRET"}', "classes: SECRET\nhosts: []\n"):
+        found = policy_findings(bench, secret)
+        assert len(found) == 1 and "SECRET" not in str(found) and "neither a policy nor a fabric file" in found[0]["message"], (secret, found)
+    # Links are those of the process: to what is outside they lead nowhere, and inside they begin at its own /.
+    outside = bench.folder / "outside.conf"
+    outside.write_text("NCCL_IB_TC=106\n")
+    assert [f["place"] for f in bench.findings({ETC: Link("/opt/own.conf"), OWN: "NCCL_IB_TC=106\n"}, {})] == [f"NCCL_IB_TC in {ETC}:1"]
+    assert bench.findings({ETC: Link(outside)}, {}) == [] == bench.findings({ETC: Link("../../outside.conf")}, {})
+    assert bench.findings({"/opt/real.so": ELF, PLUGIN: Link("/opt/real.so")}, {"NCCL_ENV_PLUGIN": PLUGIN, "NCCL_IB_TC": "106"}) == []
+    (bench.folder / "outside.so").write_bytes(ELF)
+    assert [f["rule"] for f in bench.findings({PLUGIN: Link(bench.folder / "outside.so")}, {"NCCL_ENV_PLUGIN": PLUGIN, "NCCL_IB_TC": "106"})] == ["N1", "N7"]
+    found = bench.findings({"/opt/o'fi.conf": "x"}, {"NCCL_CONF_FILE": "/opt/o'fi.conf"} | {"TENSORLANE_NCCL_POLICY": "/etc/x;reboot"})
+    assert len(found) == 1 and found[0]["place"] == "TENSORLANE_NCCL_POLICY: /etc/x;reboot", found
+    found = policy_findings(bench, "x", name="/etc/x;reboot $(id)")
+    assert len(found) == 1 and found[0]["fix"].endswith(" --fabric '/etc/x;reboot $(id)'"), found
+    for policy in ({}, FABRIC % "brownfield"):
+        found = policy_findings(bench, policy, name="/etc/x y")
+        assert len(found) == 1 and found[0]["fix"].endswith(" '/etc/x y'"), found
+    # As long as any policy may be, of names alone.
+    begun = time.monotonic()
+    assert len(policy_findings(bench, "{" + ",".join(f'"{i:x}":0' for i in range(100000)) + "}")) == 1
+    assert time.monotonic() - begun < 10, "its cost is that of its square"
+
+
+def check_what_has_no_end(bench):
+    """An environment that is longer than any, libraries that are larger than any, and more of them."""
+    entries = b"".join(b"A%07d=\0" % i for i in range(1 << 20))
+    root = bench.host({"/proc/77/environ": b"NCCL_IB_TC=106\0" + entries + b"NCCL_NET=Socket\0"})
+    done = start({}, "--root", root, "--pid", 77, "--fabric", bench.green, "--nccl-library", bench.library, "--json")
+    report = json.loads(done.stdout)
+    assert [f["rule"] for f in report["findings"]] == ["N1", "N2"] and "environment of more than 8 MiB" in report["unchecked"][0]["reason"], report
+    with (root / "proc/77/environ").open("wb") as file:
+        file.truncate(64 << 30)
+    done = start({}, "--root", root, "--pid", 77, "--nccl-library", bench.library)
+    assert done.returncode == 1 and "more than 8 MiB" in done.stdout, done
+    folders = [f"/opt/{i}" for i in range(80)]
+    root = bench.host({f"{folder}/libnccl.so.2": "" for folder in folders} | {"/usr/lib64/libnccl.so.2": bench.libnccl("2.26.2").read_bytes()})
+    for folder in folders:
+        with (root / folder.lstrip("/") / "libnccl.so.2").open("wb") as file:
+            file.truncate(8 << 30)
+    for count, unchecked in ((60, []), (80, ["N8"])):
+        report = json.loads(start({**LEVEL, "LD_LIBRARY_PATH": ":".join(folders[:count])}, "--root", root, "--fabric", bench.green, "--json").stdout)
+        assert [u["rules"] for u in report["unchecked"]] == unchecked and all("the rest was not looked at" in u["reason"] for u in report["unchecked"]), report
+
+
+def check_no_root(bench):
+    os.mkfifo(bench.folder / "root")
+    for root in ("/nowhere", bench.folder / "root", bench.green):
+        done = start(LEVEL, "--root", root, "--nccl-library", bench.library)
+        assert done.returncode == 2 and not done.stdout and f"there is no folder that could stand for /: {root}" in done.stderr, done
+    # Nor is the fabric file waited for, unless it comes through a pipe that is open.
+    for command in (["doctor", "--nccl"], ["doctor"], ["classes", "--for", "nccl"]):
+        done = subprocess.run([TENSORLANE, *command, "--fabric", bench.folder / "root"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "is a FIFO" in done.stderr, done
+    for path in ("/dev/stdin", "/dev/fd/0"):
+        done = subprocess.run([TENSORLANE, "classes", "--for", "nccl", "--fabric", path], input=FABRIC % "greenfield", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done
+
 
 def main():
     assert len(FAULTS) >= 30 and len(CLEAN) >= 30
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(pathlib.Path(name))
         for check in (check_clean, check_faults, check_brownfield, check_plugins, check_home, check_policy_of_the_host, check_files, check_versions, check_library_search, check_process, check_process_elsewhere, check_policy, check_policy_for_fabric,
-                      check_hostile_policies):
+                      check_hostile_policies, check_what_others_choose, check_what_has_no_end, check_no_root):
             check(bench)
 
 

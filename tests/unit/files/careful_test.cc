@@ -1,11 +1,19 @@
 // What is read and written with care: every file that others might have placed is refused, and nothing waits.
 #include "common/files/careful.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -148,6 +156,89 @@ TEST_F(CarefulTest, TryingChangesNothing) {
   fs::create_symlink(path("old"), path("link"));
   EXPECT_THAT(check_creatable(path("link"), "the file").to_string(), HasSubstr("symbolic link"));
   EXPECT_THAT(check_creatable(path("no/such"), "the file").to_string(), HasSubstr("No such file"));
+}
+
+// A folder that stands for /, with a file, links to it and links out, and a file outside that these name.
+class PlaceTest : public CarefulTest {
+ protected:
+  PlaceTest() : root_(path("root")) {
+    fs::create_directories(root_ + "/a/b");
+    std::ofstream(root_ + "/a/inside") << "inside";
+    std::ofstream(path("outside")) << "outside";
+    for (const auto& [target, name] :
+         {std::pair("/a/inside", "absolute"), std::pair("../../../../../a/inside", "up"), std::pair("b", "a/folder"),
+          std::pair("../outside", "out"), std::pair("/proc/self/root/etc/passwd", "magic"), std::pair("loop", "loop")})
+      fs::create_symlink(target, root_ + "/" + name);
+    fs::create_symlink(path("outside"), root_ + "/out_by_name");
+  }
+
+  std::string text(const std::string& name) const {
+    return read_beginning({root_, name}, kib(1)).value_or(std::strerror(errno));
+  }
+
+  std::string root_;
+};
+
+TEST_F(PlaceTest, NothingOutsideTheRootIsReached) {
+  EXPECT_EQ(text("/a/inside"), "inside");
+  EXPECT_EQ(text("/absolute"), "inside");
+  EXPECT_EQ(text("/up"), "inside");
+  EXPECT_EQ(text("/a/folder/../inside"), "inside");
+  for (const char* name : {"/out", "/out_by_name", "/../outside", "/magic", "/nothing"})
+    EXPECT_EQ(text(name), "No such file or directory") << name;
+  EXPECT_EQ(text("/loop"), "Too many levels of symbolic links");
+  EXPECT_EQ(read_beginning({"", root_ + "/out_by_name"}, kib(1)), "outside") << "of this process's own /";
+  EXPECT_EQ(read_beginning({root_, "/a/inside"}, Bytes(2)), "in");
+  EXPECT_FALSE(exists({path("outside"), "/"})) << "a root that is no folder";
+  EXPECT_TRUE(is_folder({root_, "/a/folder"}));
+  EXPECT_EQ(link_target({root_, "/absolute"}), "/a/inside");
+  EXPECT_EQ(link_target({root_, "/a/inside"}), "");
+  EXPECT_THAT(names_in({root_, "/a"}), ::testing::ElementsAre("b", "folder", "inside"));
+  EXPECT_THAT(names_in({root_, "/a/inside"}), ::testing::IsEmpty());
+}
+
+TEST_F(PlaceTest, ReadingWithCareLooksAtTheFolderBelowTheRoot) {
+  EXPECT_EQ(read(Place{root_, "/absolute"}, "the file", Care::kConfiguration).value(), "inside");
+  chmod((root_ + "/a").c_str(), 0777);
+  EXPECT_EQ(read(Place{root_, "/a/inside"}, "the file", Care::kConfiguration).status().to_string(),
+            "everybody can replace the file, because everybody may write its folder: /a/inside: chmod o-w /a");
+}
+
+// As before Linux 5.6: the system call does not exist.
+TEST_F(PlaceTest, WithoutHelpOfTheKernelLinksAreRefused) {
+  const auto forbid = [] {
+    sock_filter filter[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+                            {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 437},
+                            {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | ENOSYS},
+                            {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+    const sock_fprog program{std::size(filter), filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  };
+  const auto look = [&] {
+    if (!forbid()) _exit(2);
+    bool right = text("/a/inside") == "inside" && text("//a/./inside") == "inside" && link_target({root_, "/up"}) != "";
+    for (const char* name :
+         {"/absolute", "/up", "/a/folder/../inside", "/out", "/out_by_name", "/../outside", "/magic"})
+      right = right && text(name) == "Too many levels of symbolic links";
+    right = right && text("/nothing") == "No such file or directory" && is_folder({root_, "/"});
+    _exit(right ? 0 : 1);
+  };
+  EXPECT_EXIT(look(), ::testing::ExitedWithCode(0), "");
+}
+
+// The writer of a FIFO waits until somebody opens it, and some devices begin to act then.
+TEST_F(PlaceTest, WhatIsNoFileIsNotOpened) {
+  ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0600), 0);
+  const Opened watch(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  ASSERT_GE(inotify_add_watch(watch.get(), (root_ + "/fifo").c_str(), IN_OPEN), 0);
+  EXPECT_EQ(text("/fifo"), "No such device or address");
+  EXPECT_FALSE(read(Place{root_, "/fifo"}, "the file", Care::kConfiguration).ok());
+  EXPECT_FALSE(read(root_ + "/fifo", "the file", Care::kKey).ok());
+  EXPECT_FALSE(open_regular({"", root_ + "/fifo"}).ok());
+  char event[4096];
+  EXPECT_EQ(::read(watch.get(), event, sizeof event), -1) << "it was opened";
+  close(open((root_ + "/fifo").c_str(), O_RDONLY | O_NONBLOCK));
+  EXPECT_GT(::read(watch.get(), event, sizeof event), 0) << "the watch sees nothing";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tensorlane/nccl.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -38,6 +39,18 @@ TEST(NcclInterfaceTest, FindsWhatBeatsTheClasses) {
   subject.version = 22605;
   EXPECT_EQ(tl_nccl_preflight(&subject, keep, &found), TL_OK);
   EXPECT_THAT(found, Contains("N8 0 libnccl"));
+}
+
+TEST(NcclInterfaceTest, NeedsNoEnvironment) {
+  tl_nccl_subject_t subject{};
+  subject.size = sizeof subject;
+  subject.service_level = -1;
+  const auto ask = [&] {
+    clearenv();
+    std::vector<std::string> found;
+    _exit(tl_nccl_preflight(&subject, keep, &found));
+  };
+  EXPECT_EXIT(ask(), ::testing::ExitedWithCode(TL_OK), "");
 }
 
 TEST(NcclInterfaceTest, RefusesWhatIsNoSubject) {

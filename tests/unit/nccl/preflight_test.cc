@@ -36,6 +36,11 @@ class PreflightTest : public ::testing::Test {
     return root_ + name;
   }
 
+  static int version_of(const std::string& path) {
+    Budget budget;
+    return nccl::version_of({"", path}, budget);
+  }
+
   std::string root_;
   Subject subject_;
 };
@@ -88,6 +93,27 @@ TEST_F(PreflightTest, FindsAVersionWhereverItStandsInAFile) {
   EXPECT_EQ(version_text(23007), "2.30.7");
 }
 
+TEST_F(PreflightTest, SearchesManyAndLargeFilesWithinOneBudget) {
+  const std::string path = write("/libnccl.so.2", std::string(100, 'x') + "NCCL version 2.28.9+cuda12.9");
+  Budget one{.files = 1, .bytes = 1 << 20};
+  EXPECT_EQ(nccl::version_of({"", path}, one), 22809);
+  EXPECT_TRUE(one.is_spent());
+  EXPECT_EQ(nccl::version_of({"", path}, one), 0);
+  Budget small{.files = 9, .bytes = 110};
+  EXPECT_EQ(nccl::version_of({"", path}, small), 0);
+  EXPECT_TRUE(small.is_spent());
+  // Of a sparse file only the data counts, wherever it is.
+  constexpr off_t kFar = off_t{1} << 40;
+  Budget sparse;
+  fs::resize_file(path, kFar);
+  EXPECT_EQ(nccl::version_of({"", path}, sparse), 22809) << "with the hole behind it";
+  write("/libnccl.so.2", "NCCL version 2.28");
+  fs::resize_file(path, kFar);
+  std::ofstream(path, std::ios::app) << ".7 NCCL version 2.30.7+";
+  EXPECT_EQ(nccl::version_of({"", path}, sparse), 23007) << "not what stands on both sides of a hole";
+  EXPECT_GT(sparse.bytes, std::uint64_t{1} << 30);
+}
+
 TEST_F(PreflightTest, DoesNotWaitForWhatIsNoFile) {
   ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0644), 0);
   EXPECT_EQ(version_of(root_ + "/fifo"), 0);
@@ -104,6 +130,11 @@ TEST_F(PreflightTest, ListsRdmaDevicesAndWhatTheyForce) {
   EXPECT_EQ(forced_traffic_class(root_, "mlx5_0"), 0U);
   EXPECT_EQ(forced_traffic_class(root_, "mlx5_1"), 106U);
   EXPECT_EQ(forced_traffic_class(root_, "none"), 0U);
+  fs::create_directories(root_ + "/sys/class/infiniband/fifo/tc/1");
+  ASSERT_EQ(mkfifo((root_ + "/sys/class/infiniband/fifo/tc/1/traffic_class").c_str(), 0644), 0);
+  EXPECT_EQ(forced_traffic_class(root_, "fifo"), 0U);
+  write("/sys/class/infiniband/long/tc/1/traffic_class", std::string(1 << 20, ' ') + "106");
+  EXPECT_EQ(forced_traffic_class(root_, "long"), 0U);
 }
 
 }  // namespace
