@@ -14,9 +14,9 @@ namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kKeys{"groups",  "mixed",      "clear_to_send", "separate_reduce_scatter",
-                                                "dropped", "environment"};
-constexpr std::array<std::string_view, 5> kRuleKeys{"group", "class", "operation", "at_least", "at_most"};
+constexpr std::array<std::string_view, 6> kNcclKeys{"groups",  "mixed",      "clear_to_send", "separate_reduce_scatter",
+                                                    "dropped", "environment"};
+constexpr std::array<std::string_view, 5> kGroupRuleKeys{"group", "class", "operation", "at_least", "at_most"};
 constexpr std::array<std::string_view, 2> kDropped{"report", "refuse"};
 constexpr std::size_t kMostVariables = 256, kLongestValue = 4096;
 
@@ -66,14 +66,8 @@ constexpr Default kDefaults[] = {
     {"*", Kind::kMixed},
 };
 
-// write.cc has no escapes.
-bool is_plain(const std::string& text) {
-  return std::ranges::all_of(
-      text, [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0 && c != '"' && c != '\\'; });
-}
-
-Result<std::vector<GroupRule>> read_rule(const std::string& path, const YAML::Node& node) {
-  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, "a rule of 'groups'", kRuleKeys));
+Result<std::vector<GroupRule>> read_group_rule(const std::string& path, const YAML::Node& node) {
+  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, "a rule of 'groups'", kGroupRuleKeys));
   GroupRule rule;
   rule.line = map.line();
   TL_ASSIGN_OR_RETURN(rule.group, map.text("group"));
@@ -183,9 +177,9 @@ const TrafficClass& clear_to_send_class(const ClassTable& classes, const NcclPol
 Result<NcclPolicy> read_nccl(const Mapping& file) {
   NcclPolicy policy;
   if (!file.has("nccl")) return policy;
-  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(file.path(), file.get("nccl"), "'nccl'", kKeys));
+  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(file.path(), file.get("nccl"), "'nccl'", kNcclKeys));
   policy.line = map.line();
-  TL_ASSIGN_OR_RETURN(policy.groups, read_list(map, "groups", read_rule));
+  TL_ASSIGN_OR_RETURN(policy.groups, read_list(map, "groups", read_group_rule));
   for (const auto& [key, name, line] :
        {std::tuple("mixed", &policy.mixed, &policy.mixed_line),
         std::tuple("clear_to_send", &policy.clear_to_send, &policy.clear_to_send_line)}) {

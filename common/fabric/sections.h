@@ -41,6 +41,8 @@ Status check_routing(const Fabric& fabric);
 // Groups get classes that exist.
 Status check_nccl(const Fabric& fabric);
 
+// Whether text can be written as it is: write.cc has no escapes.
+bool is_plain(const std::string& text);
 // "allreduce", "broadcast", ..., by Operation.
 std::vector<std::string_view> operation_names();
 

@@ -16,12 +16,6 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kRuleKeys{"job", "tensor", "operation", "at_least", "at_most", "urgency"};
 
-// write.cc has no escapes.
-bool is_plain(const std::string& text) {
-  return std::ranges::all_of(
-      text, [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0 && c != '"' && c != '\\'; });
-}
-
 Result<std::vector<UrgencyRule>> read_rule(const std::string& path, const YAML::Node& node) {
   TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, "a rule of 'urgencies'", kRuleKeys));
   UrgencyRule rule;
@@ -49,6 +43,11 @@ Result<std::vector<UrgencyRule>> read_rule(const std::string& path, const YAML::
 }
 
 }  // namespace
+
+bool is_plain(const std::string& text) {
+  return std::ranges::all_of(
+      text, [](char c) { return std::isprint(static_cast<unsigned char>(c)) != 0 && c != '"' && c != '\\'; });
+}
 
 std::vector<std::string_view> operation_names() {
   std::vector<std::string_view> names;

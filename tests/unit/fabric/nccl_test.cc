@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "expected one of urgent, bulk, mixed, none"},
         Mistake{"Control", NCCL "  groups: [{group: a, class: control}]\n",
                 "unknown class 'control' of the groups 'a' in 'nccl': fabric.yaml:3: expected one of urgent, bulk, "
-                "mixed"},
+                "mixed, none"},
         Mistake{"Quotes", NCCL "  groups: [{group: 'a\"b', class: bulk}]\n",
                 "'group' of a rule of 'groups' is 'a\"b': fabric.yaml:3: expected printable characters of ASCII but "
                 "'\"' and '\\'"},

@@ -257,17 +257,17 @@ class Hook:
             # NCCL would split the new group from the default one, and all ranks would have to be here at once: the
             # stages of a pipeline are not.
             self.note(
-                f"the reduce-scatters of {model} share a group with its all-gathers, because a device is bound to the "
-                "default group (init_process_group(device_id=...)): call set_separate_reduce_scatter_group() in the "
-                "program, or bind none"
+                f"the reduce-scatters of {model} share a group with its all-gathers, because a device is bound to "
+                "the default group (init_process_group(device_id=...)): call set_separate_reduce_scatter_group() in "
+                "the program, or bind none"
             )
             return False
         for group in shard_groups:
             record = self._records.find(str(group.group_name))
             if record is not None and record.class_name == self.policy.mixed.name:
                 self.note(
-                    f"the all-gathers of {model} stay in the group {record.name}, class {record.class_name}: a rule for "
-                    "it makes them urgent, where nothing else uses it"
+                    f"the all-gathers of {model} stay in the group {record.name}, class {record.class_name}: a rule "
+                    "for it makes them urgent, where nothing else uses it"
                 )
         return True
 
@@ -289,7 +289,7 @@ def _bound(signature, args, kwargs):
 
 
 def _with(signature, args, kwargs, name, value):
-    """The call with another argument, passed in the way it was, or by its name: others may have wrapped the function."""
+    """The call with another argument, passed as it was, or by its name: others may have wrapped the function."""
     position = list(signature.parameters).index(name)
     if position < len(args):
         return (*args[:position], value, *args[position + 1:]), kwargs

@@ -37,7 +37,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the policy says of a group. `rule` is None where none fits, `chosen` where the group is to ask for nothing."""
+    """What the policy says of a group. `rule` is None where none fits, `chosen` where it is to ask for nothing."""
 
     rule: Rule | None
     chosen: TrafficClass | None
@@ -173,7 +173,9 @@ def _render(path):
         )
     call = [command, "classes", "--for", "nccl", "--json", "--fabric", path]
     try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=_RENDER_SECONDS, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            call, capture_output=True, text=True, timeout=_RENDER_SECONDS, stdin=subprocess.DEVNULL, check=False
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise misuse(f"the command failed ({error})", " ".join(call), "run it by hand") from None
     if done.returncode != 0:
