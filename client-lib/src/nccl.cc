@@ -18,7 +18,7 @@ namespace {
 nccl::Sources own_sources() {
   nccl::Sources sources;
   sources.environment = nccl::own_environment();
-  // NCCL asks the user database, not HOME.
+  // As the user database says; what HOME says is in the environment.
   passwd storage{}, *found = nullptr;
   std::array<char, 16384> buffer{};
   if (getpwuid_r(getuid(), &storage, buffer.data(), buffer.size(), &found) == 0 && found != nullptr)

@@ -77,15 +77,6 @@ constexpr Network kNetworks[] = {
 };
 
 constexpr char kPluginFile[] = "libnccl-env-tensorlane.so";
-constexpr const char* kLoaderFolders[] = {"/lib/x86_64-linux-gnu",
-                                          "/usr/lib/x86_64-linux-gnu",
-                                          "/lib/aarch64-linux-gnu",
-                                          "/usr/lib/aarch64-linux-gnu",
-                                          "/lib64",
-                                          "/usr/lib64",
-                                          "/lib",
-                                          "/usr/lib",
-                                          "/usr/local/lib"};
 
 bool is_own_plugin(const std::string& named) {
   const std::string file = fs::path(named).filename();
@@ -178,7 +169,7 @@ class Preflight {
   void check_plugin() {
     const Setting* plugin = settings_.find("NCCL_ENV_PLUGIN");
     if (plugin == nullptr || (subject_.version != 0 && subject_.version < kFirstWithEnvPlugin)) return;
-    own_plugin_ = loads_own_plugin(settings_, subject_.sources.root);
+    own_plugin_ = loads_own_plugin(settings_, subject_);
     if (!own_plugin_ && is_own_plugin(plugin->value)) {
       add("N7", Severity::kWarning, place("NCCL_ENV_PLUGIN"),
           plugin->value.starts_with('/')
@@ -195,17 +186,16 @@ class Preflight {
   }
 
   void check_traffic_class() {
-    const Setting* tc = settings_.find("NCCL_IB_TC");
-    const std::int64_t value = settings_.number("NCCL_IB_TC").value_or(-1);
-    if (tc != nullptr && value != -1)
+    const std::int64_t mark = settings_.number("NCCL_IB_TC").value_or(-1);
+    if (mark != -1)
       add("N1", Severity::kError, place("NCCL_IB_TC"),
-          "it beats the class of every communicator: all traffic of the process has " + words(value) +
-              not_a_number(tc->value),
+          "it beats the class of every communicator: all traffic of the process has " + words(mark) +
+              not_a_number(value("NCCL_IB_TC")),
           "take it out: classes come from the policy");
-    const Setting* version = settings_.find("NCCL_IB_ROCE_VERSION_NUM");
-    if (version != nullptr && settings_.number("NCCL_IB_ROCE_VERSION_NUM").value_or(2) != 2)
+    if (settings_.number("NCCL_IB_ROCE_VERSION_NUM").value_or(2) != 2)
       add("N1", Severity::kError, place("NCCL_IB_ROCE_VERSION_NUM"),
-          "RoCE v" + version->value + " packets have no DSCP: switches see no class", "2, or take it out");
+          "RoCE v" + value("NCCL_IB_ROCE_VERSION_NUM") + " packets have no DSCP: switches see no class",
+          "2, or take it out");
     if (settings_.number("TORCH_DISTRIBUTED_USE_TORCHCOMMS").value_or(0) != 0)
       add("N1", Severity::kWarning, place("TORCH_DISTRIBUTED_USE_TORCHCOMMS"),
           "torchcomms makes NCCL's communicators, to which PyTorch before 2.14 passes no class on", "take it out");
@@ -219,28 +209,26 @@ class Preflight {
   }
 
   void check_service_level() {
-    const std::optional<std::int64_t> level =
-        settings_.find("NCCL_IB_SL") == nullptr ? std::nullopt : settings_.number("NCCL_IB_SL");
+    const std::int64_t level = settings_.number("NCCL_IB_SL").value_or(-1);
     std::string levels;
     for (const Class& cls : subject_.classes)
       levels += (levels.empty() ? "" : ", ") + std::to_string(cls.service_level) + " ('" + cls.name + "')";
     const std::string fix = subject_.service_level ? "NCCL_IB_SL=" + std::to_string(*subject_.service_level)
                             : levels.empty()       ? "expected 0 to 15"
                                                    : "expected one of " + levels;
-    if (!level || *level == -1) {
+    if (level == -1) {
       const unsigned example = subject_.classes.empty() ? 104 : subject_.classes.front().traffic_class;
       add("N2", Severity::kWarning, place("NCCL_IB_SL"),
           "it is not set: NCCL takes the traffic class for the service level, too, and " + std::to_string(example) +
               " does not fit into its 4 bits",
           fix);
-    } else if (*level < 0 || *level > 15) {
-      add("N2", Severity::kError, place("NCCL_IB_SL"),
-          "'" + settings_.find("NCCL_IB_SL")->value + "' is no service level", fix);
+    } else if (level < 0 || level > 15) {
+      add("N2", Severity::kError, place("NCCL_IB_SL"), "'" + value("NCCL_IB_SL") + "' is no service level", fix);
     } else if (!subject_.classes.empty() &&
-               std::ranges::none_of(subject_.classes, [&](const Class& cls) { return cls.service_level == *level; })) {
+               std::ranges::none_of(subject_.classes, [&](const Class& cls) { return cls.service_level == level; })) {
       add("N2", Severity::kWarning, place("NCCL_IB_SL"),
-          "service level " + std::to_string(*level) + " is that of no class of the fabric" +
-              not_a_number(settings_.find("NCCL_IB_SL")->value),
+          "service level " + std::to_string(level) + " is that of no class of the fabric" +
+              not_a_number(value("NCCL_IB_SL")),
           fix);
     }
   }
@@ -248,7 +236,7 @@ class Preflight {
   void check_shared_resources() {
     for (const auto& [name, how] : {std::pair("NCCL_COMM_SPLIT_SHARE_RESOURCES", "split"),
                                     std::pair("NCCL_COMM_SHRINK_SHARE_RESOURCES", "shrink")}) {
-      if (settings_.find(name) == nullptr || settings_.number(name).value_or(0) == 0) continue;
+      if (settings_.number(name).value_or(0) == 0) continue;
       add("N3", Severity::kError, place(name),
           std::string("a communicator that ") + how +
               " makes keeps the connections of its parent, and with them its class",
@@ -266,7 +254,7 @@ class Preflight {
         if (has_word(file_names(text), each.word)) return add("N4", Severity::kError, place(name), each.what, each.fix);
       }
     }
-    if (settings_.find("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE").value_or(0) != 0)
+    if (settings_.number("NCCL_IB_DISABLE").value_or(0) != 0)
       return add("N4", Severity::kError, place("NCCL_IB_DISABLE"),
                  "without NET/IB there is NET/Socket, which sets no class on its connections", "0, or take it out");
     if (plugin.empty()) check_unasked_plugin();
@@ -295,22 +283,20 @@ class Preflight {
 
   void check_clear_to_send() {
     const std::string name = "NCCL_IB_FIFO_TC";
-    const Setting* setting = settings_.find(name);
-    const std::int64_t value = settings_.number(name).value_or(-1);
-    if (setting == nullptr || value == -1 || subject_.classes.empty() || class_of(value) != nullptr) return;
-    add("N5", Severity::kWarning, place(name),
-        "clear-to-send messages have " + words(value) + not_a_number(setting->value), "expected one of " + choices());
+    const std::int64_t mark = settings_.number(name).value_or(-1);
+    if (mark == -1 || subject_.classes.empty() || class_of(mark) != nullptr) return;
+    add("N5", Severity::kWarning, place(name), "clear-to-send messages have " + words(mark) + not_a_number(value(name)),
+        "expected one of " + choices());
   }
 
   // Without the variable these have the class of their communicator.
   void check_gin() {
     const std::string name = "NCCL_GIN_IB_TC";
-    const Setting* setting = settings_.find(name);
-    const std::int64_t value = settings_.number(name).value_or(-1);
-    if (setting == nullptr || value == -1 || (subject_.version != 0 && subject_.version < kFirstWithGinClass)) return;
+    const std::int64_t mark = settings_.number(name).value_or(-1);
+    if (mark == -1 || (subject_.version != 0 && subject_.version < kFirstWithGinClass)) return;
     add("N5", Severity::kWarning, place(name),
-        "messages that GPUs send by themselves (GIN) and of remote memory access have " + words(value) +
-            ", whatever the class of their communicator" + not_a_number(setting->value),
+        "messages that GPUs send by themselves (GIN) and of remote memory access have " + words(mark) +
+            ", whatever the class of their communicator" + not_a_number(value(name)),
         "take it out");
   }
 
@@ -371,15 +357,13 @@ std::vector<Finding> preflight(const Subject& subject) {
   return Preflight(subject).run();
 }
 
-bool loads_own_plugin(const Settings& settings, const std::string& root) {
+bool loads_own_plugin(const Settings& settings, const Subject& subject) {
+  if (subject.version != 0 && subject.version < kFirstWithEnvPlugin) return false;
   const Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
   if (plugin == nullptr || !is_own_plugin(plugin->value)) return false;
+  const std::string& root = subject.sources.root;
   if (plugin->value.starts_with('/')) return is_shared_object({root, plugin->value});
-  std::vector<std::string> folders(std::begin(kLoaderFolders), std::end(kLoaderFolders));
-  // The loader sees it in the environment alone.
-  if (const Setting* path = settings.find("LD_LIBRARY_PATH"); path != nullptr && path->place == "environment")
-    std::ranges::copy(library_folders({{"LD_LIBRARY_PATH", path->value}}), std::back_inserter(folders));
-  return std::ranges::any_of(folders, [&](const std::string& folder) {
+  return std::ranges::any_of(loader_folders(subject.sources.environment), [&](const std::string& folder) {
     return is_shared_object({root, folder + "/" + kPluginFile});
   });
 }

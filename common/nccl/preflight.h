@@ -1,13 +1,5 @@
-// Whether NCCL, as a process of this host finds it, sends its groups in the classes of the fabric.
-//
-//   N1  nothing beats the class that a communicator asks for
-//   N2  service levels fit into 4 bits and are those of the fabric
-//   N3  communicators do not share what their parent has
-//   N4  the network below NCCL carries classes
-//   N5  NCCL's other messages (clear-to-send, GIN) have classes of the fabric
-//   N6  other libraries on the same fabric (UCX, NVSHMEM) have classes of the fabric
-//   N7  NCCL reads its files and variables as they are meant
-//   N8  this NCCL can do it
+// Whether NCCL, as a process of this host finds it, sends its groups in the classes of the fabric. docs/nccl.md
+// lists what its rules, N1 to N8, look at.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +39,7 @@ std::vector<Finding> preflight(const Subject& subject);
 
 // Whether NCCL loads tensorlane's env plugin, if it knows env plugins: it is named, and there. One that is named
 // without a path is looked for in LD_LIBRARY_PATH and in the system's usual folders.
-bool loads_own_plugin(const Settings& settings, const std::string& root);
+bool loads_own_plugin(const Settings& settings, const Subject& subject);
 
 // Names of the RDMA devices of a host, sorted.
 std::vector<std::string> rdma_devices(const std::string& root);

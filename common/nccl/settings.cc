@@ -53,6 +53,15 @@ std::vector<std::string> library_folders(const Environment& environment) {
   return folders;
 }
 
+std::vector<std::string> loader_folders(const Environment& environment) {
+  std::vector<std::string> folders = library_folders(environment);
+  for (const char* folder :
+       {"/usr/local/lib", "/usr/local/lib64", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu",
+        "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"})
+    folders.emplace_back(folder);
+  return folders;
+}
+
 Settings::Settings(const Sources& sources, int version, std::vector<Finding>& findings) {
   for (const auto& [name, value] : sources.environment) settings_.try_emplace(name, Setting{value, "environment"});
   if (const Setting* named = find("NCCL_CONF_FILE"); named != nullptr)

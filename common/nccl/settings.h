@@ -18,7 +18,7 @@ enum class Severity : std::uint8_t {
 };
 
 struct Finding {
-  std::string rule;  // "N1": preflight.h lists them
+  std::string rule;  // "N1" to "N8": docs/nccl.md lists them
   Severity severity = Severity::kError;
   std::string place;    // "NCCL_IB_TC in /etc/nccl.conf:3"
   std::string message;  // what is wrong and what that does
@@ -38,6 +38,8 @@ void add_variable(Environment& environment, std::string_view entry);
 Environment own_environment();
 // The folders of LD_LIBRARY_PATH that begin with /. No more than 1024 are taken.
 std::vector<std::string> library_folders(const Environment& environment);
+// These, and the folders that the loader of a usual system looks into after them, in its order.
+std::vector<std::string> loader_folders(const Environment& environment);
 
 // Where a process gets its variables from.
 struct Sources {

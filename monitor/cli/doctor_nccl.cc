@@ -6,7 +6,6 @@
 
 #include <charconv>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <vector>
@@ -30,12 +29,6 @@ using findings::Severity;
 
 constexpr Bytes kLongestMaps = mib(64);
 constexpr unsigned kHighestTrafficClass = 255, kHighestServiceLevel = 15;
-constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
-                                           "/usr/lib/aarch64-linux-gnu",
-                                           "/usr/lib64",
-                                           "/usr/local/lib",
-                                           "/usr/local/lib64",
-                                           "/usr/lib"};
 
 class NcclDoctor {
  public:
@@ -55,10 +48,10 @@ class NcclDoctor {
     TL_RETURN_IF_ERROR(find_version());
     if (options_.fabric != nullptr) take_fabric(*options_.fabric);
     check_policy();
-    if (has_plugin())
+    if (const nccl::Settings found = settings(); nccl::loads_own_plugin(found, subject_))
       take_overridden();
     else if (options_.fabric != nullptr)
-      check_environment();
+      check_environment(found);
     for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
     if (subject_.version == 0)
       report_.unchecked.push_back(
@@ -85,7 +78,7 @@ class NcclDoctor {
     report_.findings.push_back({finding.rule, severity, "", finding.place, finding.message, finding.fix});
   }
 
-  // NCCL asks the user database, not HOME.
+  // As the user database says.
   std::string home() const {
     uid_t user = geteuid();
     struct stat info {};
@@ -120,8 +113,7 @@ class NcclDoctor {
           return {line.substr(slash)};
       }
     }
-    std::vector<std::string> paths = nccl::library_folders(subject_.sources.environment);
-    paths.insert(paths.end(), std::begin(kLibraryFolders), std::end(kLibraryFolders));
+    std::vector<std::string> paths = nccl::loader_folders(subject_.sources.environment);
     for (std::string& path : paths) path += "/libnccl.so.2";
     return paths;
   }
@@ -166,10 +158,10 @@ class NcclDoctor {
     return has_line ? where : path;
   }
 
-  bool has_plugin() const {
-    if (subject_.version != 0 && subject_.version < nccl::kFirstWithEnvPlugin) return false;
-    std::vector<nccl::Finding> reported_elsewhere;
-    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, subject_.version, reported_elsewhere), root());
+  // As NCCL finds them. What is wrong with their files is told by the preflight.
+  nccl::Settings settings() const {
+    std::vector<nccl::Finding> told_elsewhere;
+    return {subject_.sources, subject_.version, told_elsewhere};
   }
 
   // What the env plugin takes out of its users' hands.
@@ -185,9 +177,7 @@ class NcclDoctor {
   }
 
   // What the operator wants of variables, where no plugin sees to it.
-  void check_environment() {
-    std::vector<nccl::Finding> reported_elsewhere;
-    const nccl::Settings settings(subject_.sources, subject_.version, reported_elsewhere);
+  void check_environment(const nccl::Settings& settings) {
     for (const auto& [name, value] : options_.fabric->nccl.environment) {
       const nccl::Setting* is = settings.find(name);
       if ((is == nullptr && !value) || (is != nullptr && value && is->value == *value)) continue;
@@ -226,9 +216,8 @@ class NcclDoctor {
   // Without what is deeper than any policy is: whoever compares or writes values does so by recursion. Discarded, where
   // it is no JSON.
   static nlohmann::json shallow_json(const std::string& text) {
-    constexpr int kDeepest = 16;
     return nlohmann::json::parse(
-        text, [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) { return depth < kDeepest; }, false);
+        text, [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) { return depth < nccl::kDeepest; }, false);
   }
 
   static nlohmann::json meaning(nlohmann::json policy) {

@@ -31,7 +31,7 @@ typedef struct {
 } tl_nccl_subject_t;
 
 /* Called for each finding, on the calling thread; the texts live until it returns. `rule` is N1 to N8, which
- * common/nccl/preflight.h explains; `severity` 0: the classes do not act, 1: they act otherwise than the fabric file
+ * docs/nccl.md explains; `severity` 0: the classes do not act, 1: they act otherwise than the fabric file
  * says, 2: for information. */
 typedef void (*tl_nccl_finding_t)(const char* rule, int severity, const char* place, const char* message,
                                   const char* fix, void* argument);
