@@ -14,6 +14,9 @@ import urllib.request
 from daemons import BIN, BUILD, Daemons, expect, first_port, outputs, skip
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "tests", "monitor"))
+
+import scraping  # noqa: E402
 SCRAPE_SECONDS = 0.2
 URGENT_BYTES, BULK_BYTES = 1 << 20, 8 << 20
 ROUNDS = 2  # of `message pause`
@@ -22,32 +25,13 @@ TAGS = {"urgent": (43, 5), "bulk": (27, 3), "control": (51, 6)}
 HOSTS = ["h0", "h1"]
 
 
-class Prometheus:
-    """One server of the Debian package, started by hand: with Prometheus(folder, {"h0": "127.0.0.1:9400"}) as prometheus: ..."""
+class Prometheus(scraping.Prometheus):
+    """With the daemons of a test as its targets: with Prometheus(folder, {"h0": "127.0.0.1:9400"}) as prometheus: ..."""
 
     def __init__(self, folder, targets):
-        self.address = f"127.0.0.1:{first_port() + 40}"
-        self.config = os.path.join(folder, "prometheus.yaml")
-        self.log = os.path.join(folder, "prometheus.log")
-        interval = f"{round(SCRAPE_SECONDS * 1000)}ms"
         statics = [{"targets": [address], "labels": {"host": host}} for host, address in targets.items()]
-        with open(self.config, "w") as file:  # JSON is YAML
-            json.dump({"global": {"scrape_interval": interval, "scrape_timeout": interval},
-                       "scrape_configs": [{"job_name": "tensorlane", "static_configs": statics}]}, file)
-        self.command = ["prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={os.path.join(folder, 'prometheus')}",
-                        f"--web.listen-address={self.address}", "--log.level=warn"]
-
-    def __enter__(self):
-        with open(self.log, "w") as log:
-            self.child = subprocess.Popen(self.command, stdout=log, stderr=log)
-        return self
-
-    def __exit__(self, *failure):
-        self.child.terminate()
-        self.child.wait()
-        if failure[0] is not None:
-            with open(self.log) as log:
-                print(f"--- log of prometheus\n{log.read()[-3000:]}", file=sys.stderr)
+        scraped = [{"job_name": "tensorlane", "static_configs": statics}]
+        super().__init__(folder, f"127.0.0.1:{first_port() + 40}", scraped, f"{round(SCRAPE_SECONDS * 1000)}ms")
 
     def query(self, text):
         """{labels but the name and instance, sorted: value}; nothing while the server does not answer."""

@@ -20,11 +20,11 @@ class Prometheus:
 
     def __init__(self, folder, address, scrape_configs, interval="1s"):
         self.address = address
-        config = os.path.join(folder, "prometheus.yaml")
+        self.config = os.path.join(folder, "prometheus.yaml")
         self.log = os.path.join(folder, "prometheus.log")
-        with open(config, "w") as file:  # JSON is YAML
+        with open(self.config, "w") as file:  # JSON is YAML
             json.dump({"global": {"scrape_interval": interval, "scrape_timeout": interval}, "scrape_configs": scrape_configs}, file)
-        self.command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={os.path.join(folder, 'prometheus')}",
+        self.command = ["prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={os.path.join(folder, 'prometheus')}",
                         f"--web.listen-address={address}", "--log.level=warn"]
 
     def __enter__(self):

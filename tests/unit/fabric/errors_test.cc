@@ -1,31 +1,8 @@
 // Every mistake that a fabric file can hold, with the exact text of its error.
-#include <gtest/gtest.h>
-
-#include "common/fabric/fabric.h"
+#include "tests/unit/fabric/mistakes.h"
 
 namespace tensorlane::fabric {
 namespace {
-
-struct Mistake {
-  const char* name;
-  const char* text;
-  const char* error;
-};
-
-class FabricError : public ::testing::TestWithParam<Mistake> {};
-
-TEST_P(FabricError, SaysWhatWhereAndWhatWasExpected) {
-  const auto fabric = parse(GetParam().text, "fabric.yaml", Keys::kRequired);
-  ASSERT_FALSE(fabric.ok());
-  EXPECT_EQ(fabric.status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(fabric.status().to_string(), GetParam().error);
-}
-
-std::string case_name(const ::testing::TestParamInfo<Mistake>& info) {
-  return info.param.name;
-}
-
-#define HOST "hosts: [{name: h, addresses: {tcp: 10.0.0.1}}]\n"
 
 INSTANTIATE_TEST_SUITE_P(
     Urgencies, FabricError,

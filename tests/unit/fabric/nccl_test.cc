@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/fabric/fabric.h"
+#include "tests/unit/fabric/mistakes.h"
 
 namespace tensorlane::fabric {
 namespace {
@@ -15,30 +16,10 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-#define HOST "hosts: [{name: h, addresses: {tcp: 10.0.0.1}}]\n"
 #define NCCL HOST "nccl:\n"
 
-struct Mistake {
-  const char* name;
-  std::string text;
-  std::string error;
-};
-
-class NcclError : public ::testing::TestWithParam<Mistake> {};
-
-TEST_P(NcclError, SaysWhatWhereAndWhatWasExpected) {
-  const auto fabric = parse(GetParam().text, "fabric.yaml", Keys::kRequired);
-  ASSERT_FALSE(fabric.ok());
-  EXPECT_EQ(fabric.status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(fabric.status().to_string(), GetParam().error);
-}
-
-std::string case_name(const ::testing::TestParamInfo<Mistake>& info) {
-  return info.param.name;
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Section, NcclError,
+    Section, FabricError,
     ::testing::Values(
         Mistake{"NoMapping", HOST "nccl: [mixed]\n",
                 "'nccl' is a list: fabric.yaml:2: expected a mapping with groups, mixed, clear_to_send, "
@@ -72,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
     case_name);
 
 INSTANTIATE_TEST_SUITE_P(
-    Groups, NcclError,
+    Groups, FabricError,
     ::testing::Values(
         Mistake{"NoList", NCCL "  groups: urgent\n", "'groups' of 'nccl' is 'urgent': fabric.yaml:3: expected a list"},
         Mistake{"RuleIsText", NCCL "  groups: [urgent]\n",
@@ -116,7 +97,7 @@ constexpr const char* kNoValue =
     "expected printable characters of ASCII but '\"' and '\\', or null for a variable that is not to be set";
 
 INSTANTIATE_TEST_SUITE_P(
-    Environment, NcclError,
+    Environment, FabricError,
     ::testing::Values(
         Mistake{"NoMapping", NCCL "  environment: [NCCL_X]\n",
                 fmt::format("'environment' of 'nccl' is a list: fabric.yaml:3: {}", kNoMapping)},
