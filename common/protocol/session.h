@@ -21,6 +21,7 @@ inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or te
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = std::size_t{64} * 1024;  // a packet on the socket
 inline constexpr std::size_t kMaxStatus = std::size_t{64} << 20;    // of the JSON text
+inline constexpr std::size_t kMaxQuestion = std::size_t{16} << 10;
 inline constexpr std::size_t kMaxTensorsPerMessage = 128;
 inline constexpr std::size_t kMaxSetRanks = 8192;                      // of a process set, unless it is all of a job
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;  // of one tensor
@@ -45,6 +46,8 @@ enum class MessageType : std::uint16_t {
   kUnregister = 10,    // client: UnregisterBody
   kUnregistered = 11,  // daemon, with an empty body: the group is out of the plan of every host, and its ids may be
                        // given to other tensors
+  kAsk = 12,  // client: a question, a JSON text of at most kMaxQuestion bytes (daemon/control/questions.h). The
+              // daemon answers with the first page of the answer, as to kStatus, which asks for the next ones
 };
 
 struct MessageHeader {

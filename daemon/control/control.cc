@@ -12,8 +12,8 @@
 namespace tensorlane::control {
 namespace {
 
-constexpr Duration kIdleTurn = milliseconds(500), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
-                   kStopPatience = seconds(1);
+constexpr Duration kIdleTurn = milliseconds(500), kQuestionTurn = milliseconds(50), kLaneRetry = milliseconds(1),
+                   kStopTurn = milliseconds(5), kStopPatience = seconds(1);
 constexpr std::size_t kMaxJoinMessage = 4096;  // bytes: three numbers and two short texts
 // What others ask for is done in slices of so much: between two of them jobs say that they live. One thing asked for is
 // never cut.
@@ -39,7 +39,8 @@ Status too_many() {
 
 }  // namespace
 
-Control::Control(ControlConfig config) : config_(std::move(config)) {
+Control::Control(ControlConfig config)
+    : config_(std::move(config)), questions_(config_.host, answerers(), static_cast<QuestionEnvironment&>(*this)) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
   rules_.fabric = config_.fabric;
   rules_.link_speeds = fabric::LinkSpeeds(*config_.fabric);
@@ -140,8 +141,16 @@ void Control::leave(ports::SessionId session, Status why) {
 }
 
 void Control::status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) {
-  if (!inbox_.request([this, session, uid, request] { questions_[uid].push_back({session, request}); }))
+  if (!inbox_.request([this, session, uid, request] { status_questions_[uid].push_back({session, request}); }))
     session_events_->status(session, request, nlohmann::json{{"error", too_many().to_string()}}.dump());
+}
+
+void Control::ask(ports::SessionId session, std::uint32_t uid, std::uint32_t request, std::string question) {
+  const auto shared = std::make_shared<std::string>(std::move(question));
+  if (!inbox_.request([this, session, uid, request, shared] {
+        questions_.ask(session, request, uid == geteuid() ? 0 : uid, *shared, now_);
+      }))
+    session_events_->status(session, request, nlohmann::json{{"error", error_object(too_many())}}.dump());
 }
 
 void Control::on_job_connected(JobId job) {
@@ -227,13 +236,14 @@ void Control::turn() {
   forget_finished_jobs();
   retry_deferred_joins();
   answer_questions();
+  questions_.tick(now_);
 }
 
 Duration Control::time_to_wait() const {
   if (stopping_) return kStopTurn;
-  if (!questions_.empty()) return Duration(0);
+  if (!status_questions_.empty()) return Duration(0);
   if (!lane_calls_.empty()) return kLaneRetry;
-  Duration shortest = kIdleTurn;
+  Duration shortest = questions_.idle() ? kIdleTurn : kQuestionTurn;
   for (const auto& [id, job] : jobs_) shortest = std::min(shortest, job->tick_interval());
   return shortest;
 }
@@ -243,7 +253,11 @@ Duration Control::time_to_wait() const {
 Status Control::check_envelope(const std::string& from, std::span<const std::byte> bytes) {
   const std::optional<Envelope> envelope = read_envelope(bytes);
   const bool ours = envelope && envelope->version == kWireVersion;
-  if (ours && envelope->type != static_cast<std::uint64_t>(MessageType::kJoin)) {
+  if (ours && envelope->type == static_cast<std::uint64_t>(MessageType::kAsk)) {
+    if (bytes.size() > kMaxAskMessage) return {Code::kCorrupt, fmt::format("a question of {} bytes", bytes.size())};
+  } else if (ours && envelope->type == static_cast<std::uint64_t>(MessageType::kAnswer)) {
+    if (!questions_.awaits(from, envelope->job.value)) return {Code::kNotFound, "nobody waits for its answer"};
+  } else if (ours && envelope->type != static_cast<std::uint64_t>(MessageType::kJoin)) {
     const Job* job = find(envelope->job);
     if (job == nullptr) return {Code::kNotFound, "its job is not here"};
     const bool gathers = job->state() == Job::State::kGathering;
@@ -263,7 +277,9 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
     return;
   }
   const auto message = worth_reading.ok() ? decode(bytes) : Result<Message>(worth_reading);
-  if (message.ok()) {
+  if (message.ok() && message->type >= MessageType::kAsk) {
+    if (questions_.handle(from, *message, now_)) return;
+  } else if (message.ok()) {
     Job* job = find(message->job);
     if (job == nullptr) {
       note_other_key(from, *message);  // a follower that is early repeats itself
@@ -272,6 +288,9 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
     if (job->handle(from, *message, now_)) return;
   } else if (message.status().code() == Code::kVersionMismatch) {
     for (auto& [id, job] : jobs_) job->hear_another_version(from, message.status(), now_);
+    const auto envelope = read_envelope(bytes);
+    questions_.hear_another_version(from, message.status(),
+                                    envelope && envelope->type == static_cast<std::uint64_t>(MessageType::kAsk), now_);
   }
   ++counters_.dropped_malformed;
   if (log_gate_.open(now_)) {

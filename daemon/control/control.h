@@ -22,6 +22,7 @@
 #include "daemon/control/counters.h"
 #include "daemon/control/inbox.h"
 #include "daemon/control/job.h"
+#include "daemon/control/questions.h"
 #include "daemon/control/wire.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/session.h"
@@ -53,9 +54,14 @@ struct ControlConfig {
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
   std::function<nlohmann::json()> more_status;
+  // What this daemon answers beside "status", which is control's own.
+  ports::Answerers answerers;
 };
 
-class Control final : public ports::JobControl, public ports::LaneListener, private JobEnvironment {
+class Control final : public ports::JobControl,
+                      public ports::LaneListener,
+                      private JobEnvironment,
+                      private QuestionEnvironment {
  public:
   explicit Control(ControlConfig config);
   // Without stop() everything is dropped at once, as if the daemon had crashed.
@@ -83,6 +89,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
                         Duration patience) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
+  void ask(ports::SessionId session, std::uint32_t uid, std::uint32_t request, std::string question) override;
 
   // ports::LaneListener. The lane's thread.
   void on_job_connected(JobId job) override;
@@ -106,10 +113,17 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
     Time deadline;
   };
 
-  struct Question {
+  struct StatusQuestion {
     ports::SessionId session;
     std::uint32_t request;
   };
+
+  // QuestionEnvironment, which shares some with JobEnvironment.
+  void later(std::function<void()> what) override { inbox_.event(std::move(what)); }
+  void reply(ports::SessionId session, std::uint32_t request, std::string json) override;
+  std::vector<std::string> hosts() const override;
+  Result<std::pair<std::uint64_t, std::vector<std::string>>> hosts_of_job(std::uint32_t uid,
+                                                                          const std::string& text) const override;
 
   // JobEnvironment. Control's thread.
   LogShare& log_share() override { return log_share_; }
@@ -141,7 +155,10 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   Job* find(JobId job);
   void note_other_key(const std::string& from, const Message& join);
   Epoch next_epoch();
-  nlohmann::json describe(std::uint32_t uid) const;
+  ports::Answerers answerers();
+  // As user `uid` of the host `from` may see it: of another host only jobs in which it takes part.
+  nlohmann::json describe(std::uint32_t uid, const std::string& from) const;
+  bool shows(const Job& job, std::uint32_t uid, const std::string& from) const;
   void answer_questions();
 
   const ControlConfig config_;
@@ -164,9 +181,10 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   std::map<ports::SessionId, Session> sessions_;
   std::deque<DeferredJoin>
       deferred_joins_;  // for a job of that name that is still being closed; bounded by the inbox and the sessions
-  std::deque<std::function<bool()>> lane_calls_;              // in order; false: the lane's queue is full, come again
-  std::map<std::uint32_t, std::vector<Question>> questions_;  // who wants to know the status, by user
-  std::uint32_t last_asked_ = 0;                              // the user who was answered last
+  std::deque<std::function<bool()>> lane_calls_;  // in order; false: the lane's queue is full, come again
+  std::map<std::uint32_t, std::vector<StatusQuestion>> status_questions_;  // who wants to know the status, by user
+  std::uint32_t last_asked_ = 0;                                           // the user who was answered last
+  Questions questions_;
   LogGate log_gate_;
   LogShare log_share_;
 };

@@ -99,6 +99,8 @@ class Job final : private RegistrarOutput {
   Epoch epoch() const { return epoch_; }
   State state() const { return state_; }
   const Status& cause() const { return cause_; }
+  // Those that take part; this one alone while the job gathers.
+  std::vector<std::string> host_names() const;
   // No rank of this host takes part any more; another job of the key can begin once this one is done.
   bool winding_down() const {
     return state_ == State::kClosing || state_ == State::kDone || (state_ == State::kRunning && locals_gone());

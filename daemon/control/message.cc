@@ -149,13 +149,17 @@ bool ItemReader::boolean() {
   return item->get<bool>();
 }
 
-std::string ItemReader::shown_text(std::size_t most) {
+std::string ItemReader::raw_text(std::size_t most) {
   const json* item = take();
   if (item == nullptr || !item->is_string() || item->get_ref<const std::string&>().size() > most) {
     ok_ = false;
     return {};
   }
-  return printable(item->get_ref<const std::string&>());
+  return item->get_ref<const std::string&>();
+}
+
+std::string ItemReader::shown_text(std::size_t most) {
+  return printable(raw_text(most));
 }
 
 std::string ItemReader::text(std::size_t most) {
@@ -167,8 +171,14 @@ std::string ItemReader::text(std::size_t most) {
 }
 
 std::span<const std::uint8_t> ItemReader::bytes(std::size_t size) {
+  const auto found = bytes_up_to(size);
+  ok_ = ok_ && found.size() == size;
+  return ok_ ? found : std::span<const std::uint8_t>();
+}
+
+std::span<const std::uint8_t> ItemReader::bytes_up_to(std::size_t most) {
   const json* item = take();
-  if (item == nullptr || !item->is_binary() || item->get_binary().size() != size) {
+  if (item == nullptr || !item->is_binary() || item->get_binary().size() > most) {
     ok_ = false;
     return {};
   }

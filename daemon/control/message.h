@@ -16,7 +16,7 @@
 
 namespace tensorlane::control {
 
-inline constexpr std::uint8_t kWireVersion = 9;
+inline constexpr std::uint8_t kWireVersion = 10;
 inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.
@@ -46,13 +46,17 @@ enum class MessageType : std::uint8_t {
   kVacate = 23,      // L: group, version, hash: the plan without the group
   kStays = 24,       // L: group, ranks, status: these ranks have unregistered it in vain
   kFlows = 25,       // A: make the flows to the sender: it has messages for ranks of the receiver, or waits for some
+  // Of no job; instead of one they carry the number of the question, which is its asker's (questions.h).
+  kAsk = 26,     // user, kind, arguments, how long the asker waits (ns)
+  kAnswer = 27,  // part, parts, status, bytes of the answer
 };
-inline constexpr MessageType kLastMessageType = MessageType::kFlows;
+inline constexpr MessageType kLastMessageType = MessageType::kAnswer;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.
 constexpr bool is_sequenced(MessageType type) {
-  return type >= MessageType::kConnected && type != MessageType::kHeartbeat && type != MessageType::kAbort;
+  return type >= MessageType::kConnected && type != MessageType::kHeartbeat && type != MessageType::kAbort &&
+         type < MessageType::kAsk;
 }
 
 struct Message {
@@ -92,8 +96,10 @@ class ItemReader {
   bool boolean();
   std::string text(std::size_t most);        // of at most `most` bytes, all printable (common/base/text.h)
   std::string shown_text(std::size_t most);  // of at most `most` bytes; what is not printable reads as '?'
-  // A byte string of exactly `size` bytes, which stays the array's; empty on error.
+  std::string raw_text(std::size_t most);    // the same, of any characters
+  // A byte string of exactly `size` bytes, or of at most `most`, which stays the array's; empty on error.
   std::span<const std::uint8_t> bytes(std::size_t size);
+  std::span<const std::uint8_t> bytes_up_to(std::size_t most);
   const nlohmann::json& array();  // an empty one on error
   bool ok() const { return ok_; }
   bool done() const { return ok_ && next_ == array_->size(); }  // and nothing is left over

@@ -64,21 +64,34 @@ json Job::describe(Time now) const {
   return job;
 }
 
+std::vector<std::string> Job::host_names() const {
+  std::vector<std::string> names;
+  for (const RosterHost& member : roster_.hosts) names.push_back(member.name);
+  if (names.empty()) names.push_back(rules_.host);
+  return names;
+}
+
 // Of a job that the asking user has no part in.
 json Job::describe_to_others() const {
   return {{"user", key_.uid}, {"id", id_.value}, {"state", state_name(state_)}, {"hosts", roster_.hosts.size()}};
 }
 
+bool Control::shows(const Job& job, std::uint32_t uid, const std::string& from) const {
+  const bool all = uid == 0 || uid == geteuid();
+  return (all || job.key().uid == uid) && (from == config_.host || job.listens_to(from));
+}
+
 // Root and the daemon's own user see everything. Everybody else sees his own jobs, and of those of others whose they
 // are and what state they are in: names, tensors, hosts and errors are their own affair.
-json Control::describe(std::uint32_t uid) const {
-  const bool all = uid == 0 || uid == geteuid();
+json Control::describe(std::uint32_t uid, const std::string& from) const {
+  bool all = true;
   json status = config_.more_status ? config_.more_status() : json::object();
   json jobs = json::array(), others = json::array();
   std::set<std::uint64_t> seen;
   std::set<std::string> names;
   for (const auto& [id, job] : jobs_) {
-    const bool whole = all || job->key().uid == uid;
+    const bool whole = shows(*job, uid, from);
+    all = all && whole;
     if (whole) {
       seen.insert(id.value);
       names.insert(job->name());
@@ -116,17 +129,55 @@ json Control::describe(std::uint32_t uid) const {
   return status;
 }
 
+// What control itself answers, and what the other modules do.
+ports::Answerers Control::answerers() {
+  ports::Answerers all = config_.answerers;
+  all["status"] = [this](const ports::Question& question, const ports::Answered& done) {
+    done(describe(question.uid, question.from).dump(-1, ' ', false, json::error_handler_t::replace));
+  };
+  return all;
+}
+
+std::vector<std::string> Control::hosts() const {
+  std::vector<std::string> names;
+  for (const fabric::Host& host : config_.fabric->hosts) names.push_back(host.name);
+  return names;
+}
+
+Result<std::pair<std::uint64_t, std::vector<std::string>>> Control::hosts_of_job(std::uint32_t uid,
+                                                                                 const std::string& text) const {
+  const Job* found = nullptr;
+  std::string names;
+  for (const auto& [id, job] : jobs_) {
+    if (!shows(*job, uid, config_.host)) continue;
+    names += (names.empty() ? "" : ", ") + job->name();
+    if (job->name() != text && std::to_string(id.value) != text) continue;
+    if (found != nullptr) {
+      return Status(Code::kInvalidArgument, fmt::format("several jobs are called '{}'", text), config_.host,
+                    "name one by its id, as `tensorlane status --json` shows it");
+    }
+    found = job.get();
+  }
+  if (found != nullptr) return std::pair(found->id().value, found->host_names());
+  return Status(Code::kNotFound, fmt::format("no job '{}' of yours is on this host", text), config_.host,
+                names.empty() ? "ask on a host of the job, while it runs" : "name one of " + names);
+}
+
+void Control::reply(ports::SessionId session, std::uint32_t request, std::string json) {
+  session_events_->status(session, request, std::move(json));
+}
+
 // One answer for all who ask as one user, and one user a turn: between two answers the jobs of the others say that they
 // live.
 void Control::answer_questions() {
-  if (questions_.empty()) return;
-  auto next = questions_.upper_bound(last_asked_);
-  if (next == questions_.end()) next = questions_.begin();
+  if (status_questions_.empty()) return;
+  auto next = status_questions_.upper_bound(last_asked_);
+  if (next == status_questions_.end()) next = status_questions_.begin();
   last_asked_ = next->first;
-  const std::vector<Question> askers = std::move(next->second);
-  questions_.erase(next);
-  const std::string text = describe(last_asked_).dump(-1, ' ', false, json::error_handler_t::replace);
-  for (const Question& asker : askers) session_events_->status(asker.session, asker.request, text);
+  const std::vector<StatusQuestion> askers = std::move(next->second);
+  status_questions_.erase(next);
+  const std::string text = describe(last_asked_, config_.host).dump(-1, ' ', false, json::error_handler_t::replace);
+  for (const StatusQuestion& asker : askers) session_events_->status(asker.session, asker.request, text);
 }
 
 }  // namespace tensorlane::control

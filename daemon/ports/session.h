@@ -115,6 +115,8 @@ class JobControl {
   virtual void leave(SessionId session, Status why) = 0;
   // The status of this daemon as JSON, as far as user `uid` may see it. Answer: SessionEvents::status.
   virtual void status(SessionId session, std::uint32_t uid, std::uint32_t request) = 0;
+  // A question of user `uid`, as text (daemon/control/questions.h). Answer: SessionEvents::status.
+  virtual void ask(SessionId session, std::uint32_t uid, std::uint32_t request, std::string question) = 0;
 };
 
 // The session module as control sees it. Thread-safe; calls are queued.

@@ -153,6 +153,12 @@ Result<std::uint64_t> parse_status(std::span<const std::byte> body) {
   return read<protocol::StatusBody>(body).offset;
 }
 
+Result<std::string> parse_ask(std::span<const std::byte> body) {
+  if (body.empty() || body.size() > protocol::kMaxQuestion)
+    return corrupt("a question of the wrong length", std::to_string(body.size()) + " bytes");
+  return std::string(reinterpret_cast<const char*>(body.data()), body.size());
+}
+
 Result<Registration> parse_register(std::span<const std::byte> body) {
   if (body.size() < sizeof(protocol::RegisterBody))
     return corrupt("a registration that is too short", std::to_string(body.size()) + " bytes");

@@ -40,6 +40,9 @@ Result<std::uint64_t> parse_arena(std::span<const std::byte> body);
 // The offset of the page that is asked for. Errors: Corrupt (size).
 Result<std::uint64_t> parse_status(std::span<const std::byte> body);
 
+// The text of a question. Errors: Corrupt (size).
+Result<std::string> parse_ask(std::span<const std::byte> body);
+
 struct Registration {
   std::string group;
   bool more = false;

@@ -247,6 +247,7 @@ void SessionServer::tick(Time time) {
 void SessionServer::check_alive(Connection& c, Time time) {
   if (!c.status.empty() && time - c.status_read > kStatusPatience) c.drop_status();
   if (c.phase == Phase::kNew) {
+    if (c.status_asked.has_value() || !c.status.empty()) c.since = time;  // it waits for an answer, or reads it
     if (time - c.since > config_.hello_timeout) {
       end(c, Status(Code::kTimedOut, "no hello", seconds_text(time - c.since) + " after connecting",
                     "use the client library"));

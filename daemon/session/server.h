@@ -107,6 +107,8 @@ class SessionServer final : public ports::SessionEvents {
   Status handle_overdue(Connection& c, const Packet& packet);
   Status handle_unregister(Connection& c, const Packet& packet);
   Status handle_status(Connection& c, const Packet& packet);
+  Status handle_ask(Connection& c, const Packet& packet);
+  Status begin_question(Connection& c);
   Status handle_goodbye(Connection& c, const Packet& packet);
   Status check_set(const Connection& c) const;
   Status add_to_group(Connection& c, Registration registration);

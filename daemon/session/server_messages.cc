@@ -54,6 +54,7 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
   TL_ASSIGN_OR_RETURN(const Packet packet, parse_packet(bytes));
   const MessageType type = packet.header.type;
   if (type == MessageType::kStatus && c.phase != Phase::kJoining) return handle_status(c, packet);
+  if (type == MessageType::kAsk && c.phase != Phase::kJoining) return handle_ask(c, packet);
   switch (c.phase) {
     case Phase::kNew:
       return type == MessageType::kHello ? handle_hello(c, packet) : unexpected(packet);
@@ -411,15 +412,25 @@ Status SessionServer::handle_status(Connection& c, const Packet& packet) {
                         Status(Code::kInvalidArgument, "the status has no such page",
                                "offset " + std::to_string(offset), "ask for the first page, then for the next ones"));
   }
-  if (c.status_asked.has_value()) {
-    return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "",
-                                                      "wait for its answer first"));
-  }
-  Result<Ledger::Charge> question = requests_.take(c.owner(), 1);
-  if (!question.ok()) return c.send_error(packet.header.request, question.status());
-  c.drop_status();
-  c.status_asked = std::move(*question);
+  if (const Status busy = begin_question(c); !busy.ok()) return c.send_error(packet.header.request, busy);
   control_->status(ports::SessionId(c.id), c.uid, packet.header.request);
+  return {};
+}
+
+Status SessionServer::handle_ask(Connection& c, const Packet& packet) {
+  TL_ASSIGN_OR_RETURN(std::string question, parse_ask(packet.body));
+  if (const Status busy = begin_question(c); !busy.ok()) return c.send_error(packet.header.request, busy);
+  control_->ask(ports::SessionId(c.id), c.uid, packet.header.request, std::move(question));
+  return {};
+}
+
+// One of a client at a time.
+Status SessionServer::begin_question(Connection& c) {
+  if (c.status_asked.has_value())
+    return {Code::kResourceExhausted, "a question of this session is under way", "", "wait for its answer first"};
+  TL_ASSIGN_OR_RETURN(Ledger::Charge question, requests_.take(c.owner(), 1));
+  c.drop_status();
+  c.status_asked = std::move(question);
   return {};
 }
 

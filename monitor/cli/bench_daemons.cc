@@ -1,6 +1,7 @@
 #include "monitor/cli/bench_daemons.h"
 
 #include "monitor/cli/cluster.h"
+#include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
 

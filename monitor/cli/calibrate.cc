@@ -11,7 +11,7 @@
 #include <span>
 
 #include "monitor/cli/bench_statistics.h"
-#include "monitor/cli/cluster.h"
+#include "monitor/cli/daemon_call.h"
 #include "tensorlane/tensorlane.hpp"
 
 namespace tensorlane::cli {

@@ -4,8 +4,8 @@
 
 #include "common/fabric/fabric.h"
 #include "monitor/cli/calibrate.h"
-#include "monitor/cli/cluster.h"
 #include "monitor/cli/commands.h"
+#include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
 namespace {

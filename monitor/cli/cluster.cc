@@ -3,8 +3,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,8 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/protocol/session.h"
-#include "common/protocol/status_text.h"
+#include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -50,49 +47,6 @@ Status keep_hosts(const std::vector<std::string>& names, fabric::Fabric& fabric)
            std::ranges::find(fabric.switches, link.from, &fabric::Switch::name) == fabric.switches.end();
   });
   return {};
-}
-
-// A connected session socket, or -1 with errno.
-int connect_session(const std::string& path) {
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
-
-// Asks for the next page of the status and reads it.
-Status read_status_page(int fd, const std::string& socket_path, protocol::StatusText& text) {
-  struct Question {
-    protocol::MessageHeader header;
-    protocol::StatusBody body;
-  } question;
-  question.header.type = protocol::MessageType::kStatus;
-  question.header.request = 1;
-  question.header.body_bytes = sizeof question.body;
-  question.body.offset = text.next();
-  std::string answer(protocol::kMaxMessage, '\0');
-  const bool sent = send(fd, &question, sizeof question, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof question);
-  // A daemon that refuses says why before it closes.
-  const ssize_t got = sent || errno == EPIPE ? recv(fd, answer.data(), answer.size(), 0) : -1;
-  if (got < static_cast<ssize_t>(sizeof(protocol::MessageHeader))) {
-    return Status(Code::kTimedOut,
-                  fmt::format("the daemon did not tell its status: {}",
-                              got == 0 ? "it closed the connection" : std::strerror(errno)),
-                  socket_path, "look at the daemon's log");
-  }
-  protocol::MessageHeader header;
-  std::memcpy(&header, answer.data(), sizeof header);
-  const auto body =
-      std::as_bytes(std::span(answer)).subspan(sizeof header, static_cast<std::size_t>(got) - sizeof header);
-  if (header.type != protocol::MessageType::kError) return text.add(body);
-  protocol::ErrorBody error;
-  std::memcpy(&error, body.data(), std::min(sizeof error, body.size()));
-  return Status(error.code, error.what, error.where, error.fix);
 }
 
 }  // namespace
@@ -323,30 +277,6 @@ std::string Cluster::keep_logs() const {
     fs::copy_file(log, kept / log.filename(), failure);
   }
   return kept.string();
-}
-
-std::string daemon_socket() {
-  const char* variable = std::getenv("TENSORLANE_SOCKET");
-  return variable != nullptr ? variable : "/run/tensorlane/tensorlaned.sock";
-}
-
-Result<std::string> daemon_status(const std::string& socket_path) {
-  const int fd = connect_session(socket_path);
-  if (fd < 0 && errno == EACCES)
-    return Status(Code::kUnavailable, fmt::format("the daemon's socket cannot be opened: {}", std::strerror(errno)),
-                  socket_path,
-                  "ask as root, or as a user whom the socket and its folder let in (`users` of daemon.yaml)");
-  if (fd < 0)
-    return Status(Code::kUnavailable, fmt::format("no daemon answers: {}", std::strerror(errno)), socket_path,
-                  "start it with: tensorlaned --config daemon.yaml");
-  timeval timeout{5, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  protocol::StatusText text;
-  Status page;
-  while (page.ok() && !text.complete()) page = read_status_page(fd, socket_path, text);
-  close(fd);
-  if (!page.ok()) return page;
-  return text.take();
 }
 
 }  // namespace tensorlane::cli

@@ -92,10 +92,4 @@ class Cluster {
 // The folder of this program: other commands of the build or package are beside it.
 std::string program_folder();
 
-// Where commands look for this host's daemon, as the client library does: TENSORLANE_SOCKET, else the packages' place.
-std::string daemon_socket();
-
-// Asks a daemon for its status over its session socket: JSON text. Errors: kUnavailable (no daemon there), kTimedOut.
-Result<std::string> daemon_status(const std::string& socket_path);
-
 }  // namespace tensorlane::cli

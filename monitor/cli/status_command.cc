@@ -6,14 +6,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "monitor/cli/cluster.h"
 #include "monitor/cli/commands.h"
+#include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
 namespace {
 
 struct Arguments {
-  std::string socket;
+  std::string socket, host;
   bool json = false;
 };
 
@@ -169,9 +169,16 @@ void print_demoted(const nlohmann::json& lane) {
   }
 }
 
+// Of this host's daemon, or through it of another one's.
+Result<std::string> status_text(const std::string& path, const std::string& host) {
+  if (host.empty()) return daemon_status(path);
+  TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(path, {.kind = "status", .hosts = {host}}));
+  return std::move(all.answers.front().text);
+}
+
 Result<int> show(const Arguments& args) {
   const std::string path = args.socket.empty() ? daemon_socket() : args.socket;
-  TL_ASSIGN_OR_RETURN(const std::string text, daemon_status(path));
+  TL_ASSIGN_OR_RETURN(const std::string text, status_text(path, args.host));
   const nlohmann::json status = nlohmann::json::parse(text, nullptr, false);
   if (status.is_discarded())
     return Status(Code::kCorrupt, "the daemon's status is no JSON", path,
@@ -203,9 +210,11 @@ void add_status_command(CLI::App& app, Invocation& chosen) {
   auto args = std::make_shared<Arguments>();
   CLI::App* status =
       app.add_subcommand("status", "What the daemon of this host does: jobs, hosts, classes and tags in force");
-  status->footer("Example:\n  tensorlane status --json");
+  status->footer("Examples:\n  tensorlane status --json\n  tensorlane status --host gpu02");
   status->add_option("--socket", args->socket,
                      "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
+  status->add_option("--host", args->host,
+                     "Of another host of the fabric file, which this host's daemon asks: the jobs that both have");
   status->add_flag("--json", args->json, "Everything, for machines");
   status->callback([args, &chosen] { chosen.run = [args] { return show(*args); }; });
 }

@@ -3,6 +3,7 @@ of the session's socket, it comes whole, to the command and to programs."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -118,7 +119,39 @@ def check_user_outside(daemons):
     expect(done.returncode == 1 and "the daemon's socket cannot be opened: Permission denied" in done.stderr, f"{done.returncode}: {done.stderr}")
 
 
+def ask(daemons, host, other):
+    """What `tensorlane status --host` ends with, and the status or the error."""
+    done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", daemons.socket(host), "--host", other], capture_output=True, text=True, timeout=30)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+def check_other_hosts(daemons):
+    """Through one daemon others answer: of the jobs that both have; a host that does not is named, and why."""
+    ranks = daemons.job("shown", [MESSAGE, "sum", "4096", "4000", "0.5"], hosts=["h0", "h1"])
+    for _ in range(200):
+        shown = ask(daemons, "h0", "h1")
+        if shown["jobs"] and shown["lane"]["flows"]:
+            break
+    expect(shown["host"] == "h1" and [j["name"] for j in shown["jobs"]] == ["shown"] and shown["lane"]["flows"], f"h0 does not see the job on h1: {shown}")
+    stranger = ask(daemons, "h2", "h1")
+    expect(not stranger["jobs"] and not stranger["lane"]["flows"] and len(stranger["jobs_of_others"]) == 1, f"h2 sees a job in which it has no part: {stranger}")
+    for text, code in outputs(ranks, 60):
+        expect(code == 0, f"a rank ended with status {code}: {text}")
+    expect("the fabric file has no host" in ask(daemons, "h0", "nosuch"), "a host that is not there is asked")
+    expect(ask(daemons, "h0", "h2")["host"] == "h2", "h2 does not answer")
+    os.kill(daemons.pid("h2"), signal.SIGSTOP)
+    try:
+        expect("its daemon has not answered in 3 s: h2: see whether it is stopped" in ask(daemons, "h0", "h2"), ask(daemons, "h0", "h2"))
+    finally:
+        os.kill(daemons.pid("h2"), signal.SIGCONT)
+    daemons.children["h2"].kill()
+    daemons.children["h2"].wait()
+    expect("its daemon could not be reached in 3 s: h2" in ask(daemons, "h0", "h2"), ask(daemons, "h0", "h2"))
+
+
 def main():
+    with Daemons(3) as daemons:
+        check_other_hosts(daemons)
     with Daemons(2) as daemons:
         check_gathering(daemons)
         check_urgencies(daemons)
@@ -127,7 +160,7 @@ def main():
         check_user_outside(daemons)
         whole = status_text(daemons, "h0")
         expect(json.dumps(whole), "no status")
-    print(f"waiting ranks are named, and a status of {GROUPS} groups comes whole")
+    print(f"waiting ranks are named, hosts answer through each other, and a status of {GROUPS} groups comes whole")
 
 
 if __name__ == "__main__":

@@ -246,6 +246,10 @@ void FakeDaemon::status(ports::SessionId session, std::uint32_t, std::uint32_t r
   server_.status(session, request, status_);
 }
 
+void FakeDaemon::ask(ports::SessionId session, std::uint32_t uid, std::uint32_t request, std::string question) {
+  server_.status(session, request, std::to_string(uid) + " asks " + question);
+}
+
 void FakeDaemon::run(Job& job, std::uint32_t id) {
   Tensor& t = job.tensors[id];
   using Op = Operation;

@@ -90,6 +90,7 @@ class FakeDaemon final : public ports::JobControl {
                         Duration patience) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
+  void ask(ports::SessionId session, std::uint32_t uid, std::uint32_t request, std::string question) override;
   // What status() answers.
   void set_status(std::string json) { status_ = std::move(json); }
 

@@ -18,6 +18,7 @@
 #include "common/protocol/plan.h"
 #include "context_guard.h"
 #include "fake_daemon.h"
+#include "open_daemon.h"
 #include "process.h"
 #include "raw_client.h"
 
@@ -250,6 +251,41 @@ TEST(Limits, ConnectionsThatSayNothing) {
   for (auto& client : silent) EXPECT_TRUE(client->closed(3000));
   ClientContext context(daemon.socket());
   EXPECT_EQ(context.status(), TL_OK) << context.error();
+}
+
+TEST(Limits, AQuestionMayTakeLongerThanAHello) {
+  session::SessionConfig config;
+  config.hello_timeout = milliseconds(200);
+  config.socket_path = fresh_socket();
+  memory::ArenaPool pool(std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(64), mib(64)}));
+  session::SessionServer server(config, pool);
+  OpenControl control;
+  control.server = &server;
+  ASSERT_TRUE(server.start(control).ok());
+  RawClient client(config.socket_path);
+  const auto ask = [&](std::size_t bytes) {
+    const std::string question(bytes, 'q');
+    return client.send(MessageType::kAsk, 5, std::as_bytes(std::span(question)));
+  };
+  ASSERT_TRUE(ask(protocol::kMaxQuestion));
+  ASSERT_TRUE(ask(1));
+  auto answer = client.receive(3000);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->error, "a question of this session is under way: wait for its answer first");
+  std::this_thread::sleep_for(800ms);
+  EXPECT_EQ(control.questions, 1);
+  control.server->status(control.asked, 5, "the answer");
+  answer = client.receive(3000);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->error, "");
+  EXPECT_TRUE(client.closed(3000)) << "once it has its answer it is to say hello";
+  RawClient liar(config.socket_path);
+  const std::string too_long(protocol::kMaxQuestion + 1, 'q');
+  ASSERT_TRUE(liar.send(MessageType::kAsk, 5, std::as_bytes(std::span(too_long))));
+  answer = liar.receive(3000);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(answer->error, HasSubstr("a question of the wrong length"));
+  server.stop();
 }
 
 // A socket at this path on which nobody accepts yet.

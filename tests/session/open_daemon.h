@@ -35,8 +35,13 @@ class OpenControl final : public ports::JobControl {
     server->left(session);
   }
   void status(ports::SessionId, std::uint32_t, std::uint32_t) override { ++questions; }
+  void ask(ports::SessionId session, std::uint32_t, std::uint32_t, std::string) override {
+    asked = session;
+    ++questions;
+  }
 
   session::SessionServer* server = nullptr;
+  ports::SessionId asked;  // whose last question it was
   std::atomic<int> questions{0}, goodbyes{0};
   std::atomic<bool> lets_go{true};
 };
