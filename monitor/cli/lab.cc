@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/process/process.h"
+#include "monitor/cli/lab_routes.h"
 #include "monitor/cli/lab_service.h"
 
 namespace tensorlane::cli {
@@ -73,12 +74,18 @@ std::string start_of(int pid) {
 Status save(const Lab& lab) {
   nlohmann::json state{{"name", lab.name},
                        {"policy", policy_name(lab.policy)},
+                       {"routed", lab.switching == Switching::kRouted},
                        {"buffer_bytes", lab.buffer.value},
                        {"owner", lab.owner},
                        {"owner_started", lab.owner_started}};
   if (lab.guests) {
     state["guests"] = {
         {"image", lab.guests->image}, {"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
+  }
+  for (const Node& node : lab.plan.nodes) {
+    for (const Port& port : node.ports) {
+      if (port.policy != lab.policy) state["port_policies"][node.name][port.device] = policy_name(port.policy);
+    }
   }
   const std::string path = lab.runtime.path + "/" + kStateFile;
   const std::string fresh = path + ".new";
@@ -95,10 +102,25 @@ std::optional<Guests> guests_of(const nlohmann::json& state) {
   return Guests{guests.value("image", ""), guests.value("memory_mib", 0), guests.value("vlan", std::uint16_t{0})};
 }
 
-Result<LabPlan> plan_of(const fabric::Fabric& fabric, const std::string& name, Bytes buffer, bool guests) {
-  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, name, buffer));
-  for (Node& node : plan.nodes) node.is_guest = guests && !node.is_switch;
+// The plan of a lab whose other members are there, all ports under its policy.
+Result<LabPlan> plan_of(const Lab& lab, const fabric::Fabric& fabric) {
+  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, lab.name, lab.buffer, lab.switching));
+  for (Node& node : plan.nodes) {
+    node.is_guest = lab.guests && !node.is_switch;
+    for (Port& port : node.ports) port.policy = lab.policy;
+  }
   return plan;
+}
+
+void restore_port_policies(const nlohmann::json& state, LabPlan& plan) {
+  const nlohmann::json nothing = nlohmann::json::object();
+  const nlohmann::json nodes = state.value("port_policies", nothing);
+  for (Node& node : plan.nodes) {
+    const nlohmann::json ports = nodes.value(node.name, nothing);
+    for (Port& port : node.ports) {
+      if (const auto policy = parse_policy(ports.value(port.device, "")); policy.ok()) port.policy = *policy;
+    }
+  }
 }
 
 // One process at a time builds or removes labs; the lock is on the folder of all labs, so it leaves nothing behind.
@@ -186,6 +208,10 @@ Status batch(std::vector<std::string> argv, const std::string& lines) {
   return process::run_checked(argv, lines).status();
 }
 
+Status run_script(const Node& node, const std::string& script) {
+  return process::run_checked({"ip", "netns", "exec", node.ns, "sh", "-s"}, script).status();
+}
+
 Status make_namespaces(const LabPlan& plan) {
   const Status made = batch({"ip"}, namespace_lines(plan));
   if (made.ok() || made.code() == Code::kNotFound) return made;
@@ -229,13 +255,6 @@ Status remove_namespaces(const std::string& lab) {
   return Status::ok_status();
 }
 
-// The queues of lab_plan.h, under the lab's policy.
-std::string own_queues(const Lab& lab, const Node& node) {
-  std::string queues = queue_lines(node, lab.plan.classes);
-  if (lab.policy == Policy::kFifo) queues += policy_lines(node, Policy::kFifo);
-  return queues;
-}
-
 // The queues of lab_service.h, in place of any.
 Status serve_classes(const Lab& lab) {
   Status refused;
@@ -243,7 +262,7 @@ Status serve_classes(const Lab& lab) {
     TL_ASSIGN_OR_RETURN(const std::vector<std::string> scripts, service_scripts(lab.runtime.fabric, lab.plan, red));
     refused = Status();
     for (std::size_t i = 0; i < scripts.size() && refused.ok(); ++i)
-      refused = process::run_checked({"ip", "netns", "exec", lab.plan.nodes[i].ns, "sh", "-s"}, scripts[i]).status();
+      refused = run_script(lab.plan.nodes[i], scripts[i]);
     if (refused.where().find("qdisc kind is unknown") == std::string::npos) return refused;
     if (red) std::fprintf(stderr, "tensorlane: warning: this kernel has no sch_red: ports of the lab mark no ECN\n");
   }
@@ -253,10 +272,14 @@ Status serve_classes(const Lab& lab) {
 Status build(const Lab& lab) {
   TL_RETURN_IF_ERROR(remove_namespaces(lab.name));  // of a lab whose runtime folder was deleted by hand
   TL_RETURN_IF_ERROR(make_namespaces(lab.plan));
+  if (lab.switching == Switching::kRouted) {
+    for (const Node& node : lab.plan.nodes) TL_RETURN_IF_ERROR(run_script(node, kernel_script(node)));
+  }
   TL_RETURN_IF_ERROR(batch({"ip"}, cable_lines(lab.plan)));
   for (const Node& node : lab.plan.nodes) {
     TL_RETURN_IF_ERROR(batch({"ip", "-n", node.ns}, address_lines(node)));
-    if (lab.policy != Policy::kService) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, own_queues(lab, node)));
+    if (lab.policy == Policy::kService) continue;
+    TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, queue_lines(node, lab.plan.classes)));
   }
   if (lab.policy == Policy::kService) TL_RETURN_IF_ERROR(serve_classes(lab));
   return wait_for_carriers(lab.plan);
@@ -289,8 +312,14 @@ void set_owner(Lab& lab, int owner) {
 
 // A lab whose namespaces, cables and queues are there, and which belongs to this process.
 Result<Lab> build_lab(fabric::Fabric fabric, const LabOptions& options) {
-  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_of(fabric, options.name, options.buffer, options.guests.has_value()));
-  name_ports(plan, fabric);
+  Lab lab;
+  lab.name = options.name;
+  lab.policy = options.policy;
+  lab.switching = options.switching;
+  lab.buffer = options.buffer;
+  lab.guests = options.guests;
+  TL_ASSIGN_OR_RETURN(lab.plan, plan_of(lab, fabric));
+  name_ports(lab.plan, fabric);
   const LabsLock lock;
   take_down_stale_labs();
   Result<RuntimeDir> runtime = make_runtime(runtime_name(options.name), std::move(fabric));
@@ -300,7 +329,7 @@ Result<Lab> build_lab(fabric::Fabric fabric, const LabOptions& options) {
                   fmt::format("take it down with `tensorlane lab down --name {0}`, or give this one another --name",
                               options.name));
   }
-  Lab lab{options.name, options.policy, options.buffer, 0, {}, options.guests, *std::move(runtime), std::move(plan)};
+  lab.runtime = *std::move(runtime);
   set_owner(lab, ::getpid());  // while it is built: an interrupted `lab up` is stale
   Status built = save(lab);
   if (built.ok()) built = build(lab);
@@ -344,11 +373,13 @@ Result<Lab> open_lab(const std::string& name) {
                   fmt::format("take it down with `tensorlane lab down --name {}`", name));
   }
   lab.policy = *policy;
+  lab.switching = state.value("routed", false) ? Switching::kRouted : Switching::kBridged;
   lab.buffer = Bytes(state.value("buffer_bytes", std::uint64_t{0}));
   lab.owner = state.value("owner", 0);
   lab.owner_started = state.value("owner_started", "");
   lab.guests = guests_of(state);
-  TL_ASSIGN_OR_RETURN(lab.plan, plan_of(lab.runtime.fabric, name, lab.buffer, lab.guests.has_value()));
+  TL_ASSIGN_OR_RETURN(lab.plan, plan_of(lab, lab.runtime.fabric));
+  restore_port_policies(state, lab.plan);
   return lab;
 }
 
@@ -390,14 +421,36 @@ Status guard_lab(const std::string& name, int starter) {
 }
 
 Status set_lab_policy(Lab& lab, Policy policy) {
-  if (lab.policy == policy) return Status::ok_status();
   const bool in_place = lab.policy != Policy::kService && policy != Policy::kService;
+  const bool was_service = lab.policy == Policy::kService;
   lab.policy = policy;
-  for (const Node& node : lab.plan.nodes) {
-    const std::string lines = in_place ? policy_lines(node, policy) : no_queue_lines(node) + own_queues(lab, node);
-    if (policy != Policy::kService) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, lines));
+  bool changed = false;
+  for (Node& node : lab.plan.nodes) {
+    std::string lines;
+    for (Port& port : node.ports) {
+      if (port.policy == policy) continue;
+      if (in_place) lines += policy_line(port, policy);
+      port.policy = policy;
+      changed = true;
+    }
+    if (was_service && policy != Policy::kService) lines = no_queue_lines(node) + queue_lines(node, lab.plan.classes);
+    if (!lines.empty()) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, lines));
   }
-  if (policy == Policy::kService) TL_RETURN_IF_ERROR(serve_classes(lab));
+  if (changed && policy == Policy::kService) TL_RETURN_IF_ERROR(serve_classes(lab));
+  return save(lab);
+}
+
+Status set_port_policy(Lab& lab, const std::string& port, Policy policy) {
+  TL_ASSIGN_OR_RETURN(const PortPlace place, find_port(lab.plan, port));
+  if (lab.policy == Policy::kService || policy == Policy::kService) {
+    return Status(Code::kInvalidArgument, "the policy service is of a whole lab", port,
+                  "set single ports to strict or fifo, in a lab under one of these");
+  }
+  Node& node = lab.plan.nodes[place.node];
+  Port& found = node.ports[place.port];
+  if (found.policy == policy) return Status::ok_status();
+  TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, policy_line(found, policy)));
+  found.policy = policy;
   return save(lab);
 }
 

@@ -1,6 +1,6 @@
-// A fabric in network namespaces on this machine: one per host with its address, one per switch with a bridge, and
-// rate-limited ports. Needs root (or CAP_SYS_ADMIN and CAP_NET_ADMIN) and iproute2. A lab lives until it is taken down,
-// or with its owner.
+// A fabric in network namespaces on this machine: one per host with its address, one per switch with a bridge or a
+// router, and rate-limited ports. Needs root (or CAP_SYS_ADMIN and CAP_NET_ADMIN) and iproute2. A lab lives until it is
+// taken down, or with its owner.
 #pragma once
 
 #include <optional>
@@ -20,6 +20,7 @@ inline constexpr const char* kDefaultLab = "lab";
 struct LabOptions {
   std::string name = kDefaultLab;  // 1 to 20 letters, digits or '_'
   Policy policy = Policy::kStrict;
+  Switching switching = Switching::kBridged;
   Bytes buffer = kib(512);  // of ports whose link states none
   // The process that the lab belongs to; when it is gone, the next lab_up() of anybody takes this lab down, or
   // guard_lab() does. 0: nobody.
@@ -29,7 +30,8 @@ struct LabOptions {
 
 struct Lab {
   std::string name;
-  Policy policy = Policy::kStrict;
+  Policy policy = Policy::kStrict;  // of all ports but those that set_port_policy() changed: Port::policy
+  Switching switching = Switching::kBridged;
   Bytes buffer{};  // LabOptions::buffer
   int owner = 0;
   std::string owner_started;  // so that a reused number is no owner
@@ -61,6 +63,11 @@ Status guard_lab(const std::string& name, int starter);
 // Switches every port; connections live on. Between strict and fifo in place: queued packets stay, and it takes
 // milliseconds. To and from `service` queues are replaced, and what they hold is lost. Errors: service_scripts().
 Status set_lab_policy(Lab& lab, Policy policy);
+
+// Switches one port between strict and fifo, in place: "leaf1:spine1", the port of a node by its device or by the only
+// neighbour that it leads to. Until the next set_lab_policy(). Errors: kNotFound (no such port), kInvalidArgument (two
+// ports to that neighbour; `service`, which is of whole labs, before or after).
+Status set_port_policy(Lab& lab, const std::string& port, Policy policy);
 
 // The node of that name; kNotFound when the lab has none.
 Result<const Node*> node_of(const Lab& lab, const std::string& name);

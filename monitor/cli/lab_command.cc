@@ -28,6 +28,8 @@ struct Arguments {
   std::string speed;   // empty: kSpeed, or kRdmaSpeed with --rdma
   std::string buffer;  // empty: kBuffer, or kRdmaBuffer with --rdma
   std::string policy = "strict";
+  std::string port;  // of `policy`; empty: all
+  bool routed = false;
   int owner = 0;
   std::string node;
   std::vector<std::string> command;
@@ -47,49 +49,61 @@ constexpr const char* kRdmaBuffer = "4 MiB";
 nlohmann::json describe_rail(const Port& port) {
   nlohmann::json rail{{"address", port.address}, {"device", port.device}};
   if (!port.rdma_address.empty()) rail["rdma_address"] = port.rdma_address;
+  if (!port.both.v4.empty()) rail["addresses"] = {port.both.v4, port.both.v6};
   return rail;
 }
 
 nlohmann::json describe(const Lab& lab) {
-  nlohmann::json hosts = nlohmann::json::array(), ports = nlohmann::json::array();
+  nlohmann::json hosts = nlohmann::json::array(), switches = hosts, ports = hosts;
   for (const Node& node : lab.plan.nodes) {
+    if (node.is_switch) switches.push_back({{"name", node.name}, {"namespace", node.ns}});
+    if (!node.loopback.v4.empty()) switches.back()["addresses"] = {node.loopback.v4, node.loopback.v6};
     if (!node.is_switch) hosts.push_back({{"name", node.name}, {"address", node.address}, {"namespace", node.ns}});
     for (const Port& port : node.ports) {
       if (!node.is_switch) hosts.back()["rails"].push_back(describe_rail(port));
       ports.push_back({{"node", node.name},
                        {"device", port.device},
                        {"towards", port.peer},
+                       {"policy", policy_name(port.policy)},
                        {"bits_per_second", port.speed.value},
                        {"buffer_bytes", port.buffer.value}});
     }
   }
   nlohmann::json text{{"name", lab.name},
                       {"policy", policy_name(lab.policy)},
+                      {"routed", lab.switching == Switching::kRouted},
                       {"fabric_file", lab.runtime.fabric_file()},
                       {"runtime", lab.runtime.path},
                       {"hosts", hosts},
+                      {"switches", switches},
                       {"ports", ports}};
   if (lab.guests) text["guests"] = {{"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
   return text;
 }
 
+void print_port(const Lab& lab, const Node& node, const Port& port) {
+  std::string more;
+  if (!node.is_switch && node.ports.size() > 1) more = " " + port.address;
+  if (!port.both.v4.empty()) more = fmt::format(" {} {}", port.both.v4, port.both.v6);
+  if (!port.rdma_address.empty()) more += ", rdma " + port.rdma_address;
+  std::printf("    %s%s -> %s: %s, buffer %s%s\n", port.device.c_str(), more.c_str(), port.peer.c_str(),
+              fabric::format_rate(port.speed).c_str(), fabric::format_bytes(port.buffer).c_str(),
+              port.policy == lab.policy ? "" : fmt::format(", {}", policy_name(port.policy)).c_str());
+}
+
 void print_lab(const Lab& lab) {
-  std::printf("lab '%s': %s ports, %s\n", lab.name.c_str(), policy_name(lab.policy).data(),
-              lab.runtime.fabric_file().c_str());
+  std::printf("lab '%s': %s ports, %s%s\n", lab.name.c_str(), policy_name(lab.policy).data(),
+              lab.switching == Switching::kRouted ? "switches are routers, " : "", lab.runtime.fabric_file().c_str());
   for (const Node& node : lab.plan.nodes) {
     if (node.is_switch) {
-      std::printf("  switch %s\n", node.name.c_str());
+      const bool routed = !node.loopback.v4.empty();
+      const std::string own = routed ? fmt::format(" {} {}", node.loopback.v4, node.loopback.v6) : "";
+      std::printf("  switch %s%s\n", node.name.c_str(), own.c_str());
     } else {
       std::printf("  host %s %s%s\n", node.name.c_str(), node.address.c_str(),
                   node.is_guest ? ", a virtual machine with Soft-RoCE" : "");
     }
-    for (const Port& port : node.ports) {
-      std::string addresses;
-      if (!node.is_switch && node.ports.size() > 1) addresses = " " + port.address;
-      if (!port.rdma_address.empty()) addresses += ", rdma " + port.rdma_address;
-      std::printf("    %s%s -> %s: %s, buffer %s\n", port.device.c_str(), addresses.c_str(), port.peer.c_str(),
-                  fabric::format_rate(port.speed).c_str(), fabric::format_bytes(port.buffer).c_str());
-    }
+    for (const Port& port : node.ports) print_port(lab, node, port);
   }
 }
 
@@ -122,6 +136,7 @@ Result<int> up(const Arguments& arguments) {
   options.name = arguments.name;
   options.owner = arguments.owner;
   TL_ASSIGN_OR_RETURN(options.policy, parse_policy(arguments.policy));
+  if (arguments.routed) options.switching = Switching::kRouted;
   std::string buffer = arguments.buffer;
   if (buffer.empty()) buffer = arguments.rdma ? kRdmaBuffer : kBuffer;
   TL_ASSIGN_OR_RETURN(options.buffer, option("--buffer", fabric::parse_bytes(buffer)));
@@ -159,7 +174,8 @@ Result<int> exec(const Arguments& arguments) {
 Result<int> policy(const Arguments& arguments) {
   TL_ASSIGN_OR_RETURN(const Policy wanted, option("tensorlane lab policy", parse_policy(arguments.policy)));
   TL_ASSIGN_OR_RETURN(Lab lab, open_lab(arguments.name));
-  TL_RETURN_IF_ERROR(set_lab_policy(lab, wanted));
+  TL_RETURN_IF_ERROR(arguments.port.empty() ? set_lab_policy(lab, wanted)
+                                            : set_port_policy(lab, arguments.port, wanted));
   return 0;
 }
 
@@ -201,7 +217,8 @@ Result<int> guard(const Arguments& arguments) {
 void add_guest_options(CLI::App& command, Arguments& arguments) {
   Guests& guests = arguments.guests;
   guests.image = default_guest_image();
-  auto* rdma = command.add_flag("--rdma", arguments.rdma, "2 to 4 hosts as virtual machines with Soft-RoCE");
+  auto* rdma = command.add_flag("--rdma", arguments.rdma, "2 to 4 hosts as virtual machines with Soft-RoCE")
+                   ->excludes(command.get_option("--routed"));
   const auto add = [&](const char* name, auto& value, const char* purpose) {
     command.add_option(name, value, purpose)->needs(rdma)->capture_default_str();
   };
@@ -249,6 +266,9 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
       ->capture_default_str();
   command->add_option("--buffer", arguments->buffer,
                       fmt::format("Of ports whose link states none [{}; with --rdma {}]", kBuffer, kRdmaBuffer));
+  command->add_flag("--routed", arguments->routed,
+                    "Switches are routers: they count the time to live down, answer by ICMP and share flows among "
+                    "equal paths. Each has an IPv4 and an IPv6 address, and so has each host on each rail");
   command->add_option("--owner", arguments->owner, "Process that the lab belongs to: stale when that is gone");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_guest_options(*command, *arguments);
@@ -258,8 +278,10 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
   command->add_option("host", arguments->node, "Host or switch")->required();
   command->add_option("command", arguments->command, "What to run, after --")->required();
 
-  command = add("policy", "Switch all ports in place", "tensorlane lab policy fifo", policy);
+  command = add("policy", "Switch all ports in place, or one", "tensorlane lab policy fifo --port s0:h1", policy);
   with_name(command);
+  command->add_option("--port", arguments->port,
+                      "This one alone, strict or fifo: NODE:DEVICE, or NODE:NEIGHBOUR where one port leads there");
   command->add_option("policy", arguments->policy, "fifo, strict or service")->required();
 
   command = add("show", "Describe the labs of this machine", "tensorlane lab show --json", show);

@@ -6,9 +6,12 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
+
+#include "monitor/cli/lab_routes.h"
 
 namespace tensorlane::cli {
 
@@ -117,7 +120,7 @@ Status check_rails(const fabric::Fabric& fabric, const LabPlan& plan, const Isla
         if (!islands.joined(position(ports[i].peer), position(ports[j].peer))) continue;
         return at_line(fabric, host.line,
                        fmt::format("rails {} and {} of host '{}' meet in the switches", j, i, host.name),
-                       "give each rail of a lab switches of its own");
+                       "give each rail of a lab switches of its own, or make the switches routers with --routed");
       }
     }
   }
@@ -158,8 +161,8 @@ std::string bridged_lines(const std::string& device, std::uint32_t mtu, const st
   return fmt::format("link set {} mtu {} master {} up\n", device, mtu, bridge);
 }
 
-// HTB classes, queues and filters of one port.
-void add_port_lines(const Port& port, const fabric::ClassTable& classes, std::string& lines) {
+// HTB classes, queues and filters of one port. ARP and neighbour discovery, where there are any, go with control.
+void add_port_lines(const Port& port, const fabric::ClassTable& classes, bool discovers, std::string& lines) {
   const auto add = [&](std::string_view object, const std::string& rest) {
     lines += fmt::format("{} add dev {} {}\n", object, port.device, rest);
   };
@@ -180,14 +183,17 @@ void add_port_lines(const Port& port, const fabric::ClassTable& classes, std::st
   }
   add_leaf(kFifoLeaf, 0, port.buffer);
   // Preference 1 is left for the policy's filter.
-  add("filter", fmt::format("parent 1: protocol arp prio 2 u32 match u32 0 0 flowid 1:{:x}", kFirstLeaf));
-  add("filter", fmt::format("parent 1: protocol ipv6 prio 3 u32 match ip6 protocol 58 0xff flowid 1:{:x}", kFirstLeaf));
-  // What follows a VLAN tag is where u32 begins to look: ARP by its hardware type, ICMPv6 and the rest by version.
-  add("filter",
-      fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u16 0x0001 0xffff at 0 flowid 1:{:x}", kFirstLeaf));
-  add("filter",
-      fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u8 0x60 0xf0 at 0 match u8 58 0xff at 6 flowid 1:{:x}",
-                  kFirstLeaf));
+  if (discovers) {
+    add("filter", fmt::format("parent 1: protocol arp prio 2 u32 match u32 0 0 flowid 1:{:x}", kFirstLeaf));
+    add("filter",
+        fmt::format("parent 1: protocol ipv6 prio 3 u32 match ip6 protocol 58 0xff flowid 1:{:x}", kFirstLeaf));
+    // What follows a VLAN tag is where u32 begins to look: ARP by its hardware type, ICMPv6 and the rest by version.
+    add("filter",
+        fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u16 0x0001 0xffff at 0 flowid 1:{:x}", kFirstLeaf));
+    add("filter",
+        fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u8 0x60 0xf0 at 0 match u8 58 0xff at 6 flowid 1:{:x}",
+                    kFirstLeaf));
+  }
   for (std::size_t i = 0; i < dscps.size(); ++i) {
     const unsigned tos = static_cast<unsigned>(dscps[i]) << 2;
     const unsigned leaf = kFirstLeaf + static_cast<unsigned>(i);
@@ -215,9 +221,13 @@ Result<Policy> parse_policy(std::string_view text) {
                 "expected fifo, strict or service");
 }
 
-const Node* LabPlan::find(std::string_view name) const {
+Node* LabPlan::find(std::string_view name) {
   const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == name; });
   return found == nodes.end() ? nullptr : &*found;
+}
+
+const Node* LabPlan::find(std::string_view name) const {
+  return const_cast<LabPlan*>(this)->find(name);
 }
 
 std::string guest_tap(std::size_t rail) {
@@ -228,7 +238,7 @@ std::string namespace_prefix(const std::string& lab) {
   return "tl-" + lab + "-";
 }
 
-Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer) {
+Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer, Switching switching) {
   TL_RETURN_IF_ERROR(check_hosts(fabric));
   LabPlan plan;
   plan.classes = fabric.classes;
@@ -252,9 +262,10 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
                                  fabric::format_bytes(smallest)));
     }
     const std::size_t a = positions.at(link.from), b = positions.at(link.to);
-    if (plan.nodes[a].is_switch && !islands.join(a, b)) {
-      return at_line(fabric, link.line, fmt::format("the link from '{}' to '{}' closes a loop", link.from, link.to),
-                     "the bridges of a lab need a tree; leave this link out");
+    if (plan.nodes[a].is_switch && !islands.join(a, b) && switching == Switching::kBridged) {
+      return at_line(
+          fabric, link.line, fmt::format("the link from '{}' to '{}' closes a loop", link.from, link.to),
+          "the bridges of a lab need a tree; leave this link out, or make the switches routers with --routed");
     }
     for (const auto& [from, to, port] : {std::tuple(a, b, link.from_port), std::tuple(b, a, link.to_port)}) {
       Node& node = plan.nodes[from];
@@ -263,9 +274,37 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
     }
     plan.cables.push_back({a, plan.nodes[a].ports.size() - 1, b, plan.nodes[b].ports.size() - 1});
   }
-  TL_RETURN_IF_ERROR(check_rails(fabric, plan, islands));
+  if (switching == Switching::kBridged) TL_RETURN_IF_ERROR(check_rails(fabric, plan, islands));
   add_addresses(fabric, plan);
+  if (switching == Switching::kRouted) TL_RETURN_IF_ERROR(add_routes(fabric, plan));
   return plan;
+}
+
+Result<PortPlace> find_port(const LabPlan& plan, std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const Node* node = plan.find(text.substr(0, colon));
+  if (node == nullptr || colon == std::string_view::npos)
+    return Status(Code::kNotFound, fmt::format("no port '{}'", text), "the lab's ports",
+                  "expected NODE:DEVICE or NODE:NEIGHBOUR, as `tensorlane lab show` has them");
+  const std::string_view wanted = text.substr(colon + 1);
+  std::string devices;
+  std::optional<PortPlace> found;
+  bool several = false;
+  for (std::size_t p = 0; p < node->ports.size(); ++p) {
+    const PortPlace place{static_cast<std::size_t>(node - plan.nodes.data()), p};
+    const Port& port = node->ports[p];
+    if (port.device == wanted) return place;
+    devices += (devices.empty() ? "" : ", ") + port.device;
+    if (port.peer != wanted) continue;
+    several = found.has_value();
+    found = place;
+  }
+  if (found && !several) return *found;
+  if (several)
+    return Status(Code::kInvalidArgument, fmt::format("'{}' has several ports to '{}'", node->name, wanted),
+                  std::string(text), "name one by its device: " + devices);
+  return Status(Code::kNotFound, fmt::format("no port '{}'", text), fmt::format("'{}'", node->name),
+                "expected a port of it: " + devices);
 }
 
 void name_ports(const LabPlan& plan, fabric::Fabric& fabric) {
@@ -291,13 +330,18 @@ std::string cable_lines(const LabPlan& plan) {
   for (const Cable& cable : plan.cables) {
     const Node& a = plan.nodes[cable.node_a];
     const Node& b = plan.nodes[cable.node_b];
-    lines += fmt::format("link add name {} netns {} type veth peer name {} netns {}\n", a.ports[cable.port_a].device,
-                         a.ns, b.ports[cable.port_b].device, b.ns);
+    const auto named = [](const Node& node, const Port& port) {
+      const std::string mac = node.is_routed ? fmt::format("address {} ", end_mac(port.end)) : "";
+      return fmt::format("name {} {}netns {}", port.device, mac, node.ns);
+    };
+    lines += fmt::format("link add {} type veth peer {}\n", named(a, a.ports[cable.port_a]),
+                         named(b, b.ports[cable.port_b]));
   }
   return lines;
 }
 
 std::string address_lines(const Node& node) {
+  if (node.is_routed) return routed_lines(node);
   std::string lines = "link set lo up\n";
   if (node.is_switch) {
     lines += bridge_lines("br0");
@@ -328,7 +372,10 @@ std::string address_lines(const Node& node) {
 
 std::string queue_lines(const Node& node, const fabric::ClassTable& classes) {
   std::string lines;
-  for (const Port& port : node.ports) add_port_lines(port, classes, lines);
+  for (const Port& port : node.ports) {
+    add_port_lines(port, classes, !node.is_routed, lines);
+    if (port.policy == Policy::kFifo) lines += policy_line(port, Policy::kFifo);
+  }
   return lines;
 }
 
@@ -338,14 +385,10 @@ std::string no_queue_lines(const Node& node) {
   return lines;
 }
 
-std::string policy_lines(const Node& node, Policy policy) {
-  std::string lines;
-  for (const Port& port : node.ports) {
-    const bool fifo = policy == Policy::kFifo;
-    lines += fmt::format("filter {} dev {} parent 1: protocol all prio 1", fifo ? "add" : "del", port.device);
-    lines += fifo ? fmt::format(" u32 match u32 0 0 flowid 1:{:x}\n", kFifoLeaf) : "\n";
-  }
-  return lines;
+std::string policy_line(const Port& port, Policy policy) {
+  const bool fifo = policy == Policy::kFifo;
+  return fmt::format("filter {} dev {} parent 1: protocol all prio 1{}\n", fifo ? "add" : "del", port.device,
+                     fifo ? fmt::format(" u32 match u32 0 0 flowid 1:{:x}", kFifoLeaf) : "");
 }
 
 }  // namespace tensorlane::cli

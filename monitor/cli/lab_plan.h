@@ -9,7 +9,8 @@
 //   fifo    one queue with the whole buffer.
 // So both policies have the same bytes of buffer. Both sets of queues are always there and a filter in front says which
 // is used: changing the policy is one line per port and loses no packet. ARP and IPv6 neighbour discovery go with
-// control, or saturation would cut hosts off. A frame on a VLAN goes by its packet's DSCP, too.
+// control, or saturation would cut hosts off; in a routed lab (lab_routes.h), which needs neither, all goes by DSCP. A
+// frame on a VLAN goes by its packet's DSCP, too.
 #pragma once
 
 #include <array>
@@ -35,6 +36,14 @@ Result<Policy> parse_policy(std::string_view text);
 // every port.
 inline constexpr Bytes kMaxPacket = kib(16);
 
+// What the switches are: bridges, or routers (lab_routes.h).
+enum class Switching { kBridged, kRouted };
+
+// One in each family.
+struct Addresses {
+  std::string v4, v6;
+};
+
 struct Port {
   std::string device;  // as in the fabric file, else "eth0" in a host, the neighbour's name in a switch
   std::string peer;    // node at the other end
@@ -45,15 +54,27 @@ struct Port {
   std::vector<std::string> others;       // addresses that are reached by it; none: all of them
   std::string rdma_address;              // of the rail, where the fabric file states one other than `address`
   std::vector<std::string> rdma_others;  // of the rail, of the other hosts that have one
+  Policy policy = Policy::kStrict;
+  Addresses both;    // of a host in a routed lab: `address`, and the one of the other family
+  unsigned end = 0;  // in a routed lab: number of this end of the cable; the other end's is `end ^ 1`
+};
+
+// How a node of a routed lab reaches an address, or with prefixes of length 0 all addresses.
+struct Route {
+  Addresses to;                    // with lengths: "10.77.0.3/32"
+  std::vector<std::size_t> ports;  // positions in Node::ports; several: shortest paths that share the flows
 };
 
 struct Node {
   std::string name;  // in the fabric
   std::string ns;    // network namespace: "tl-LAB-NAME"
   bool is_switch = false;
-  std::string address;      // of a host: its first port's
-  bool is_guest = false;    // the host is a virtual machine in this namespace: lab_guest.h
-  std::vector<Port> ports;  // of a host: by rail
+  std::string address;        // of a host: its first port's
+  bool is_guest = false;      // the host is a virtual machine in this namespace: lab_guest.h
+  std::vector<Port> ports;    // of a host: by rail
+  bool is_routed = false;     // of a routed lab
+  Addresses loopback;         // of a switch in a routed lab
+  std::vector<Route> routes;  // in a routed lab
 };
 
 struct Cable {
@@ -66,7 +87,15 @@ struct LabPlan {
   std::vector<Cable> cables;
 
   const Node* find(std::string_view name) const;
+  Node* find(std::string_view name);
 };
+
+// A port by what people write: "NODE:DEVICE", or "NODE:NEIGHBOUR" where one port of the node leads there. kNotFound;
+// kInvalidArgument where several do.
+struct PortPlace {
+  std::size_t node, port;
+};
+Result<PortPlace> find_port(const LabPlan& plan, std::string_view text);
 
 // Writes the lab's devices into the links of the fabric that it is the plan of, where they name none, so that what the
 // fabric file says is what is there. Switches that list their ports stay as they are.
@@ -82,19 +111,21 @@ bool is_ipv6(const std::string& address);
 std::string namespace_prefix(const std::string& lab);
 
 // kInvalidArgument, with FILE:LINE, for what a lab cannot be: a host whose links are not as many as its rails, a tcp
-// address that is a name, switches in a loop (bridges need a tree), a host whose rails meet in the switches, a buffer
-// too small for its queues. `buffer` is for links that state none.
-Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer);
+// address that is a name, a buffer too small for its queues; with bridges switches in a loop (bridges need a tree) and
+// a host whose rails meet in the switches; with routers what add_routes() refuses. `buffer` is for links that state
+// none.
+Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer,
+                         Switching switching = Switching::kBridged);
 
 // Lines for `ip -batch`, in the namespace of the caller: namespaces, then cables between them.
 std::string namespace_lines(const LabPlan& plan);
 std::string cable_lines(const LabPlan& plan);
-// Lines for `ip -n NS -batch`: addresses, routes, bridge.
+// Lines for `ip -n NS -batch`: addresses, routes, bridge; of a routed lab those of lab_routes.h.
 std::string address_lines(const Node& node);
-// Lines for `tc -n NS -batch`: the queues of all ports, set to strict; the end of whatever queues are there; and the
-// change between strict and fifo.
+// Lines for `tc -n NS -batch`: the queues of all ports, each set to its policy, strict or fifo; the end of whatever
+// queues are there; and a port's change from the other one of the two.
 std::string queue_lines(const Node& node, const fabric::ClassTable& classes);
 std::string no_queue_lines(const Node& node);
-std::string policy_lines(const Node& node, Policy policy);
+std::string policy_line(const Port& port, Policy policy);
 
 }  // namespace tensorlane::cli

@@ -132,11 +132,44 @@ TEST(LabPlan, SevenClassesUseAllPrioritiesOfHtb) {
 }
 
 TEST(LabPlan, ThePolicyIsOneFilterPerPort) {
-  const LabPlan plan = plan_lab(lab_fabric(2), "demo", kib(512)).value();
-  EXPECT_EQ(policy_lines(plan.nodes[2], Policy::kFifo),
-            "filter add dev h0 parent 1: protocol all prio 1 u32 match u32 0 0 flowid 1:f0\n"
-            "filter add dev h1 parent 1: protocol all prio 1 u32 match u32 0 0 flowid 1:f0\n");
-  EXPECT_EQ(policy_lines(plan.nodes[0], Policy::kStrict), "filter del dev eth0 parent 1: protocol all prio 1\n");
+  LabPlan plan = plan_lab(lab_fabric(2), "demo", kib(512)).value();
+  Node& s0 = plan.nodes[2];
+  const std::string fifo = "filter add dev h1 parent 1: protocol all prio 1 u32 match u32 0 0 flowid 1:f0\n";
+  EXPECT_EQ(policy_line(s0.ports[1], Policy::kFifo), fifo);
+  EXPECT_EQ(policy_line(s0.ports[1], Policy::kStrict), "filter del dev h1 parent 1: protocol all prio 1\n");
+  EXPECT_THAT(queue_lines(s0, plan.classes), Not(HasSubstr("protocol all")));
+  s0.ports[1].policy = Policy::kFifo;
+  EXPECT_THAT(queue_lines(s0, plan.classes), HasSubstr(fifo));
+  EXPECT_THAT(queue_lines(s0, plan.classes), Not(HasSubstr("dev h0 parent 1: protocol all prio 1 ")));
+}
+
+TEST(LabPlan, APortIsFoundByItsDeviceOrByItsNeighbour) {
+  const LabPlan plan =
+      plan_lab(parsed("hosts:\n - {name: h0, addresses: {tcp: 10.0.0.1}}\nswitches: [{name: s}, {name: "
+                      "t}]\nlinks:\n - {from: h0, to: s, speed: 1G}\n - {from: s, from_port: p1, to: "
+                      "t, speed: 1G}\n - {from: s, from_port: p2, to: t, speed: 1G}\n"),
+               "demo", kib(512), Switching::kRouted)
+          .value();
+  const auto place = [&](std::string_view text) {
+    const PortPlace found = find_port(plan, text).value();
+    return plan.nodes[found.node].name + " " + plan.nodes[found.node].ports[found.port].device;
+  };
+  EXPECT_EQ(place("h0:eth0"), "h0 eth0");
+  EXPECT_EQ(place("h0:s"), "h0 eth0");
+  EXPECT_EQ(place("s:p2"), "s p2");
+  for (const auto& [text, error] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"s:t", "'s' has several ports to 't': s:t: name one by its device: h0, p1, p2"},
+           {"s:h1", "no port 's:h1': 's': expected a port of it: h0, p1, p2"},
+           {"u:t",
+            "no port 'u:t': the lab's ports: expected NODE:DEVICE or NODE:NEIGHBOUR, as `tensorlane lab show` "
+            "has them"},
+           {"s",
+            "no port 's': the lab's ports: expected NODE:DEVICE or NODE:NEIGHBOUR, as `tensorlane lab show` has "
+            "them"}}) {
+    const auto refused = find_port(plan, text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_EQ(refused.status().to_string(), error);
+  }
 }
 
 TEST(LabPlan, RefusesWhatALabCannotBe) {
@@ -152,7 +185,7 @@ TEST(LabPlan, RefusesWhatALabCannotBe) {
            {"hosts:\n - {name: h, addresses: {tcp: [10.0.0.1, 10.1.0.1]}}\nswitches: [{name: s}, {name: t}]\n"
             "links:\n - {from: h, to: s, speed: 1G}\n - {from: h, to: t, speed: 1G}\n - {from: s, to: t, speed: 1G}\n",
             "rails 0 and 1 of host 'h' meet in the switches: fabric.yaml:2: give each rail of a lab switches of its "
-            "own"},
+            "own, or make the switches routers with --routed"},
            {named + "links: [{from: h, to: s, speed: 1G}]",
             "the tcp address 'localhost' of host 'h' is a name: fabric.yaml:2: a lab gives hosts their addresses "
             "itself; write an IPv4 "
@@ -160,7 +193,7 @@ TEST(LabPlan, RefusesWhatALabCannotBe) {
            {host + "links:\n - {from: h, to: s, speed: 1G}\n - {from: s, to: t, speed: 1G}\n - {from: t, to: s, speed: "
                    "1G}\n",
             "the link from 't' to 's' closes a loop: fabric.yaml:7: the bridges of a lab need a tree; leave this link "
-            "out"},
+            "out, or make the switches routers with --routed"},
            {host + "links:\n - {from: h, to: s, speed: 1G, buffer: 64 KiB}\n",
             "a buffer of 64 KiB for the link from 'h': fabric.yaml:5: a lab with 2 data classes needs at least 256 "
             "KiB"},
