@@ -153,12 +153,12 @@ void add_addresses(const fabric::Fabric& fabric, LabPlan& plan) {
 }
 
 std::string bridge_lines(const std::string& bridge) {
-  return fmt::format("link add {0} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set {0} up\n",
+  return fmt::format("link add {0} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set dev {0} up\n",
                      bridge);
 }
 
 std::string bridged_lines(const std::string& device, std::uint32_t mtu, const std::string& bridge) {
-  return fmt::format("link set {} mtu {} master {} up\n", device, mtu, bridge);
+  return fmt::format("link set dev {} mtu {} master {} up\n", device, mtu, bridge);
 }
 
 // HTB classes, queues and filters of one port. ARP and neighbour discovery, where there are any, go with control.
@@ -221,13 +221,9 @@ Result<Policy> parse_policy(std::string_view text) {
                 "expected fifo, strict or service");
 }
 
-Node* LabPlan::find(std::string_view name) {
+const Node* LabPlan::find(std::string_view name) const {
   const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == name; });
   return found == nodes.end() ? nullptr : &*found;
-}
-
-const Node* LabPlan::find(std::string_view name) const {
-  return const_cast<LabPlan*>(this)->find(name);
 }
 
 std::string guest_tap(std::size_t rail) {
@@ -358,7 +354,7 @@ std::string address_lines(const Node& node) {
     return lines;
   }
   for (const Port& port : node.ports) {
-    lines += fmt::format("link set {} mtu {} gso_max_size {}\nlink set {} up\n", port.device, port.mtu,
+    lines += fmt::format("link set dev {} mtu {} gso_max_size {}\nlink set dev {} up\n", port.device, port.mtu,
                          kMaxPacket.value, port.device);
     // Every other host is on the link, whatever the addresses of the fabric file look like.
     const bool v6 = is_ipv6(port.address);

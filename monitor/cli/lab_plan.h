@@ -87,7 +87,6 @@ struct LabPlan {
   std::vector<Cable> cables;
 
   const Node* find(std::string_view name) const;
-  Node* find(std::string_view name);
 };
 
 // A port by what people write: "NODE:DEVICE", or "NODE:NEIGHBOUR" where one port of the node leads there. kNotFound;

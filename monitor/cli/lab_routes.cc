@@ -214,7 +214,7 @@ std::string routed_lines(const Node& node) {
   };
   if (node.is_switch) add_addresses(node.loopback, "lo");
   for (const Port& port : node.ports) {
-    lines += fmt::format("link set {} mtu {}", port.device, port.mtu);
+    lines += fmt::format("link set dev {} mtu {}", port.device, port.mtu);
     lines += node.is_switch ? " up\n" : fmt::format(" gso_max_size {} up\n", kMaxPacket.value);
     lines += fmt::format("addr add {}/64 dev {} nodad\n", link_local(port.end), port.device);
     lines += fmt::format("neigh add {} lladdr {} dev {} nud permanent\n", link_local(port.end ^ 1),

@@ -28,7 +28,7 @@ TEST(LabGuest, ConfiguresTheHostsAddress) {
   const LabPlan plan = plan_of(rdma_fabric(2, Rdma::kShared));
   EXPECT_EQ(guest_ip_lines(plan.nodes[0], 0),
             "link set lo up\n"
-            "link set eth0 mtu 4500 gso_max_size 16384\nlink set eth0 up\n"
+            "link set dev eth0 mtu 4500 gso_max_size 16384\nlink set dev eth0 up\n"
             "addr add 10.77.0.1/32 dev eth0\nroute add 0.0.0.0/0 dev eth0\n");
   EXPECT_EQ(guest_tc_lines(plan.nodes[0], plan.classes, 0), "");
   EXPECT_EQ(guest_rdma_lines(plan.nodes[0]), "link add rxe0 type rxe netdev eth0\n");
@@ -60,10 +60,11 @@ TEST(LabGuest, EachRailHasANicAnRdmaDeviceAndAVlan) {
   const LabPlan plan = plan_of(rdma_fabric(3, Rdma::kVlan, 2));
   const Node& h1 = plan.nodes[1];
   EXPECT_EQ(guest_rdma_lines(h1), "link add rxe0 type rxe netdev eth0\nlink add rxe1 type rxe netdev eth1\n");
-  EXPECT_THAT(address_lines(h1), HasSubstr("link add br1 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n"
-                                           "link set br1 up\ntuntap add dev vm1 mode tap\n"
-                                           "link set eth1 mtu 4500 master br1 up\nlink set vm1 mtu 4500 master br1 "
-                                           "up\n"));
+  EXPECT_THAT(address_lines(h1),
+              HasSubstr("link add br1 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n"
+                        "link set dev br1 up\ntuntap add dev vm1 mode tap\n"
+                        "link set dev eth1 mtu 4500 master br1 up\nlink set dev vm1 mtu 4500 master br1 "
+                        "up\n"));
   const std::string lines = guest_ip_lines(h1, kVlan);
   EXPECT_THAT(lines, HasSubstr("addr add 10.77.1.2/32 dev eth1\n"
                                "route add 10.77.1.1/32 dev eth1\nroute add 10.77.1.3/32 dev eth1\n"));

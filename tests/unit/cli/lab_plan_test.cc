@@ -98,9 +98,9 @@ TEST(LabPlan, TheNamespaceOfAGuestIsABridgeBetweenItsTapAndItsPort) {
   plan.nodes[0].is_guest = true;
   EXPECT_EQ(address_lines(plan.nodes[0]),
             "link set lo up\n"
-            "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n"
+            "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set dev br0 up\n"
             "tuntap add dev vm0 mode tap\n"
-            "link set eth0 mtu 1500 master br0 up\nlink set vm0 mtu 1500 master br0 up\n");
+            "link set dev eth0 mtu 1500 master br0 up\nlink set dev vm0 mtu 1500 master br0 up\n");
 }
 
 TEST(LabPlan, EachRailHasAPortASwitchAndRoutesOfItsOwn) {
