@@ -47,7 +47,7 @@ def namespaces(prefix="tl-"):
 class Lab:
     """with Lab(hosts=3) as lab: ... The name is of this process, so that tests of two trees do not meet."""
 
-    def __init__(self, policy="strict", hosts=None, speed="500 Mbit/s", config=None, owner=None, tag="", rails=1):
+    def __init__(self, policy="strict", hosts=None, speed="500 Mbit/s", config=None, owner=None, tag="", rails=1, routed=False):
         self.name = f"t{os.getpid()}{tag}"
         self.arguments = ["lab", "up", "--name", self.name, "--policy", policy, "--json"]
         if config is not None:
@@ -58,6 +58,8 @@ class Lab:
         else:
             self.file = None
             self.arguments += ["--hosts", str(hosts), "--speed", speed, "--rails", str(rails)]
+        if routed:
+            self.arguments.append("--routed")
         if owner is not None:
             self.arguments += ["--owner", str(owner)]
         self.children = []
@@ -88,8 +90,17 @@ class Lab:
         """The host's addresses, one for each rail."""
         return next([rail["address"] for rail in h["rails"]] for h in self.about["hosts"] if h["name"] == host)
 
-    def policy(self, policy):
-        tensorlane("lab", "policy", policy, "--name", self.name)
+    def addresses(self, node, rail=0):
+        """IPv4 and IPv6 of a host's rail or of a switch, in a routed lab."""
+        switches = [s["addresses"] for s in self.about["switches"] if s["name"] == node]
+        return switches[0] if switches else next(h["rails"][rail]["addresses"] for h in self.about["hosts"] if h["name"] == node)
+
+    def shown(self):
+        """What `lab show` says of it now."""
+        return next(lab for lab in json.loads(tensorlane("lab", "show", "--json").stdout) if lab["name"] == self.name)
+
+    def policy(self, policy, port=None):
+        tensorlane("lab", "policy", policy, "--name", self.name, *(["--port", port] if port else []))
 
     def command(self, host, *command):
         return [TENSORLANE, "lab", "exec", host, "--name", self.name, "--", *command]
@@ -100,7 +111,9 @@ class Lab:
         return child
 
     def run(self, host, *command):
-        return subprocess.run(self.command(host, *command), capture_output=True, text=True, check=True, timeout=30).stdout
+        done = subprocess.run(self.command(host, *command), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, f"on {host}: {' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     # Traffic. One sink per host takes any connection: its DSCP is the port's last two digits, since an accepted socket takes the listener's.
 
