@@ -180,6 +180,15 @@ def test_one_port_is_fifo(lab):
     assert refused.returncode == 2 and "the policy service is of a whole lab" in refused.stderr, refused
 
 
+def test_paths_depend_on_the_fabric_alone():
+    """Where the kernel lets each switch have a seed (Linux 6.11)."""
+    taken = []
+    for _ in range(2 if os.path.exists("/proc/sys/net/ipv4/fib_multipath_hash_seed") else 0):
+        with Lab(routed=True, config=example("leaf-spine")) as lab:
+            taken.append([spines(lab, "h0", "h2", family) for family in FAMILIES])
+    assert taken[:1] == taken[1:], taken
+
+
 def sums(lab, ranks):
     example_job = os.path.join(os.path.dirname(TENSORLANE), "tensorlane-example-allreduce")
     said = tensorlane("run", "--lab", lab.name, "-n", str(ranks), "--", example_job, timeout=60).stdout
