@@ -24,6 +24,7 @@
 #include "daemon/telemetry/timeline.h"
 #include "daemon/wiring/control_config.h"
 #include "daemon/wiring/counters.h"
+#include "daemon/wiring/job_report.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/lanes.h"
@@ -63,7 +64,9 @@ class Daemon {
         status_({config_, parts_.metrics(), timeline_, choices_, rails_,
                  [this] { return wiring::batch_limit(config_, choices_.patterns); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
-        control_(wiring::control_config(config_, choices_, [this] { return status_.read(); })) {}
+        report_({config_, parts_.metrics()}),
+        control_(wiring::control_config(config_, choices_, [this] { return status_.read(); },
+                                        {{"job", wiring::answerer(report_)}})) {}
 
   Status start() {
     TL_RETURN_IF_ERROR(parts_.start(config_));
@@ -165,6 +168,7 @@ class Daemon {
   session::SessionServer sessions_;
   planning::Choices choices_;  // control's thread
   wiring::LaneStatus status_;
+  wiring::JobReport report_;
   control::Control control_;
   std::unique_ptr<telemetry::Exporter> exporter_;
 };

@@ -327,6 +327,7 @@ Status Context::wait_for_gpu(tl_request& request, double timeout_seconds, Time d
         lock.lock();
         continue;
       }
+      const BlockedNote blocked(rings_);
       gpu_changed_.wait_for(lock, std::chrono::nanoseconds(std::min(left, seconds(1)).value));
     }
     request.state = State::kTaken;

@@ -307,6 +307,7 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
       left = std::min(left, deadline - now());
       if (left.value <= 0) return not_done(request, timeout_seconds);
     }
+    const BlockedNote blocked(rings_);
     if (!std::exchange(spun, true) && spin(seen)) continue;
     boost(request);
     rings_.wait(seen, left);

@@ -76,6 +76,14 @@ void ClientRings::wait(std::uint32_t seen, Duration longest) {
   page_->waiters.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+void ClientRings::note_blocked(Duration time) {
+  if (page_ == nullptr) return;  // without a daemon nobody looks
+  thread_local const auto self = static_cast<std::uint32_t>(syscall(SYS_gettid));
+  page_->blocked_ns.fetch_add(static_cast<std::uint64_t>(std::max<std::int64_t>(time.value, 0)),
+                              std::memory_order_relaxed);
+  page_->waiter.store(self, std::memory_order_relaxed);
+}
+
 void ClientRings::wake_all() {
   if (page_ == nullptr) return;  // the session failed before it had rings, so nobody waits at them
   syscall(SYS_futex, &page_->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "client-lib/src/channel.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/session.h"
@@ -48,6 +49,8 @@ class ClientRings {
 
   // Says that we live. One thread.
   void beat() { page_->client_beats.fetch_add(1, std::memory_order_relaxed); }
+  // This thread has been blocked for so long.
+  void note_blocked(Duration time);
   std::uint64_t daemon_beats() const { return page_->daemon_beats.load(std::memory_order_relaxed); }
 
  private:
@@ -59,6 +62,19 @@ class ClientRings {
   int wake_fd_ = -1;
   std::uint32_t submitted_ = 0;
   std::uint32_t consumed_ = 0;
+};
+
+// Notes how long a thread is blocked.
+class BlockedNote {
+ public:
+  explicit BlockedNote(ClientRings& rings) : rings_(rings), since_(now()) {}
+  ~BlockedNote() { rings_.note_blocked(now() - since_); }
+  BlockedNote(const BlockedNote&) = delete;
+  BlockedNote& operator=(const BlockedNote&) = delete;
+
+ private:
+  ClientRings& rings_;
+  const Time since_;
 };
 
 }  // namespace tensorlane::client

@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 10;
+inline constexpr std::uint16_t kSessionVersion = 11;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = std::size_t{64} * 1024;  // a packet on the socket
@@ -216,6 +216,10 @@ struct RingPage {
   alignas(64) std::atomic<std::uint64_t> daemon_beats;     // written by the daemon's session thread: it lives
   alignas(64) std::atomic<std::uint32_t> failed;  // written by the daemon: 1 once the job has failed and `error` is set
   std::atomic<std::uint32_t> observe;             // written by the daemon: 1 while it wants to be told of waits
+  // Written by the client, for people who look at the job: how long its threads have been blocked in waits, in ns, all
+  // together; and the thread (Linux's number) that waited last.
+  alignas(64) std::atomic<std::uint64_t> blocked_ns;
+  std::atomic<std::uint32_t> waiter;
   ErrorBody error;
 };
 inline constexpr std::size_t kRingPageBytes = 4096;

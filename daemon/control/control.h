@@ -122,6 +122,7 @@ class Control final : public ports::JobControl,
   void later(std::function<void()> what) override { inbox_.event(std::move(what)); }
   void reply(ports::SessionId session, std::uint32_t request, std::string json) override;
   std::vector<std::string> hosts() const override;
+  std::vector<JobId> jobs_shown(std::uint32_t uid, const std::string& from) const override;
   Result<std::pair<std::uint64_t, std::vector<std::string>>> hosts_of_job(std::uint32_t uid,
                                                                           const std::string& text) const override;
 

@@ -126,7 +126,7 @@ void Questions::ask(ports::SessionId session, std::uint32_t request, std::uint32
     settle(found->second, host_, std::move(answer));
     if (found->second.open == 0) finish(number);
   };
-  answer_here(parsed->kind, {uid, host_, true, parsed->args}, on_control(take));
+  answer_here(parsed->kind, {uid, host_, true, environment_.jobs_shown(uid, host_), parsed->args}, on_control(take));
 }
 
 void Questions::answer_here(std::string_view kind, const ports::Question& question, ports::Answered done) const {
@@ -207,12 +207,13 @@ Questions::Caller& Questions::caller(const std::string& host) {
 
 bool Questions::take_question(const std::string& from, const Message& message, Time now) {
   ItemReader in(message.body);
-  ports::Question question{in.u32(), from, false, {}};
+  ports::Question question{in.u32(), from, false, {}, {}};
   const std::string kind = in.text(kMaxKind);
   question.args = in.raw_text(kMaxAskMessage);
   const Duration patience(static_cast<std::int64_t>(in.number(static_cast<std::uint64_t>(kMostPatience.value))));
   if (!in.done()) return false;
   const std::uint64_t number = message.job.value;
+  question.jobs = environment_.jobs_shown(question.uid, from);
   Caller& caller = this->caller(from);
   if (foreign_.contains({from, number})) return false;
   environment_.need(from);

@@ -44,9 +44,12 @@ class QuestionEnvironment {
   // Any thread: `what` runs on control's.
   virtual void later(std::function<void()> what) = 0;
   virtual void reply(ports::SessionId session, std::uint32_t request, std::string json) = 0;
-  // The hosts of the fabric; those of the job that `text` names, by name or id, among those that user `uid` may see,
-  // with its id. Errors: kNotFound, kInvalidArgument where several jobs have the name.
+  // Of the fabric.
   virtual std::vector<std::string> hosts() const = 0;
+  // The jobs here of which user `uid` of the host `from` may know.
+  virtual std::vector<JobId> jobs_shown(std::uint32_t uid, const std::string& from) const = 0;
+  // The hosts of the job that `text` names, by name or id, among those that user `uid` of this host may see, and its
+  // id. Errors: kNotFound, kInvalidArgument where several jobs have the name.
   virtual Result<std::pair<std::uint64_t, std::vector<std::string>>> hosts_of_job(std::uint32_t uid,
                                                                                   const std::string& text) const = 0;
 };

@@ -144,6 +144,14 @@ std::vector<std::string> Control::hosts() const {
   return names;
 }
 
+std::vector<JobId> Control::jobs_shown(std::uint32_t uid, const std::string& from) const {
+  std::vector<JobId> shown;
+  for (const auto& [id, job] : jobs_) {
+    if (shows(*job, uid, from)) shown.push_back(id);
+  }
+  return shown;
+}
+
 Result<std::pair<std::uint64_t, std::vector<std::string>>> Control::hosts_of_job(std::uint32_t uid,
                                                                                  const std::string& text) const {
   const Job* found = nullptr;

@@ -277,6 +277,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
 // A rank has begun an operation.
 void Job::arrived(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& planned, Time now) {
   if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
+  t.submitted[local] = now;
   const bool waits = gate_of(planned) != Gate::kNone && t.early[local] == t.sequence[local];
   if (waits) admission_.waits(local, planned.operation_id());
   if (planned.in_batch()) {
@@ -472,11 +473,17 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
 void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
   ports::ClassMetrics& metrics = context_.metrics->classes[tensor.cls.value];
   if (!tensor.is_batch()) {
+    note_ranks(t, now);
     (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
     metrics.completion.record(now - t.ready);
     if (ok && metrics_->iterations.value() <= t.completed) metrics_->iterations.set(t.completed + 1);
   }
-  if (!tensor.in_batch()) {
+  if (tensor.in_batch()) {
+    metrics_->members.add();
+  } else {
+    ports::JobMetrics::PerClass& of_job = metrics_->classes[tensor.cls.value];
+    of_job.operations.add();
+    of_job.completion_ns.add(static_cast<std::uint64_t>((now - t.ready).value));
     const bool heard = t.last_peer != Time();
     metrics.straggler.record(std::max(t.ready, t.last_peer) -
                              (heard ? std::min(t.first_arrival, t.first_peer) : t.first_arrival));

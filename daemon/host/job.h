@@ -136,6 +136,7 @@ class Job final : public RailsOwner {
     std::vector<bool> bound;                 // by local index
     std::vector<Buffer> buffers;             // by place among the members; empty for a barrier
     std::vector<std::uint64_t> sequence;     // by local index: last submitted; counts from the registration on
+    std::vector<Time> submitted;             // by local index: when `sequence` was
     std::vector<std::uint64_t> early;        // by local index: of the operation that was last waited for before that
     engine::Iteration iteration;             // of the operation that all have submitted last
     std::uint64_t completed = 0;             // last sequence that all local ranks were told of
@@ -248,6 +249,8 @@ class Job final : public RailsOwner {
   void to_rails(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
+  void note_ranks(const LocalTensor& local, Time now);
+  void read_clients();
   void note_complete(const LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   void report_lost(Time now);
   void look_whose_turn_it_is(Time now);

@@ -33,6 +33,7 @@ void Job::end_pending(LocalTensor& t) {
 void Job::report_late(Time now) {
   report_lost(now);
   if (state_ != State::kRunning) return;
+  read_clients();
   look_whose_turn_it_is(now);
   // What is here in part, what peers have announced, and what others are held for.
   for (std::size_t n = 0, looked = 0; n < pending_.size() && looked < kLateScan; ++n) {

@@ -14,6 +14,9 @@ JobPart::JobPart(const ports::JobSpec& spec, const Context& context)
   metrics_->id = id_;
   metrics_->user = user_;
   metrics_->began = context_.clock();
+  const std::vector<Rank>& here = spec.hosts[spec.credentials.self.value].ranks;
+  metrics_->ranks = std::vector<ports::JobMetrics::PerRank>(here.size());
+  for (std::size_t r = 0; r < here.size(); ++r) metrics_->ranks[r].rank = here[r];
   context_.metrics->job_list.add(metrics_);
 }
 

@@ -95,6 +95,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(t.members->here());
     t.sequence.resize(local_ranks_.size());
+    t.submitted.resize(local_ranks_.size());
     t.early.resize(local_ranks_.size());
     t.own = memory[i - range.first];
     if (goes_in_parts(plan_.tensors[i])) t.placed = std::make_unique<LocalTensor::Placed>();

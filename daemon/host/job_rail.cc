@@ -446,6 +446,10 @@ std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const pro
 void JobRail::note_wait(const engine::Send& send, const Next& to, ClassId cls, Time now) {
   const Duration waited = now - send.eligible;
   context_.metrics->classes[ports::metrics_slot(cls)].queue_wait.record(waited);
+  if (send.header.payload_bytes > 0 && cls != kControlClass) {
+    metrics_.classes[cls.value].sends.add();
+    metrics_.classes[cls.value].queue_ns.add(static_cast<std::uint64_t>(std::max<std::int64_t>(waited.value, 0)));
+  }
   // Control would hide the tensors, and a message is of none.
   if (send.header.payload_bytes == 0 || to.message || !context_.timeline->enabled()) return;
   context_.timeline->record({.begin = send.eligible,

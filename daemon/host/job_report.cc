@@ -37,6 +37,27 @@ void Job::report_connected() {
                   transports));
 }
 
+// How long each rank here has waited for an operation that is complete, and others here for it.
+void Job::note_ranks(const LocalTensor& t, Time now) {
+  for (const std::uint32_t local : t.members->locals()) {
+    ports::JobMetrics::PerRank& rank = metrics_->ranks[local];
+    rank.operations.add();
+    rank.wait_ns.add(static_cast<std::uint64_t>((now - t.submitted[local]).value));
+    rank.late_ns.add(static_cast<std::uint64_t>((t.submitted[local] - t.first_arrival).value));
+  }
+}
+
+// What the processes say of themselves.
+void Job::read_clients() {
+  for (std::size_t local = 0; local < sessions_.size(); ++local) {
+    if (!sessions_[local]) continue;
+    const ports::ClientTimes times = sessions_[local]->times();
+    metrics_->ranks[local].blocked_ns.set(times.blocked_ns);
+    metrics_->ranks[local].process.set(times.process);
+    metrics_->ranks[local].waiter.set(times.waiter);
+  }
+}
+
 void Job::report_end() {
   context_.timeline->end_job(id(), epoch());
   std::uint64_t sent = 0, received = 0, demoted = 0;

@@ -82,14 +82,10 @@ class AllLanes {
           job->id = part->id;
           job->user = part->user;
           job->began = part->began;
+          job->ranks = std::vector<JobMetrics::PerRank>(part->ranks.size());
           to.job_list.add(job);
         }
-        job->iterations.set(std::max(job->iterations.value(), part->iterations.value()));
-        for (std::size_t c = 0; c < job->classes.size(); ++c) {
-          add(job->classes[c].bytes_sent, part->classes[c].bytes_sent);
-          add(job->classes[c].bytes_received, part->classes[c].bytes_received);
-          add(job->classes[c].bytes_demoted, part->classes[c].bytes_demoted);
-        }
+        job->add(*part);
       }
     }
   }

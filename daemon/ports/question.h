@@ -1,12 +1,15 @@
 // Questions about what a daemon does, of a user of this host or of the daemon of another one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
+#include "common/base/units.h"
 
 namespace tensorlane::ports {
 
@@ -14,9 +17,11 @@ struct Question {
   // Who asks. 0, as root, for the user of the daemon that was asked first. A daemon of the fabric is believed: it would
   // otherwise be its host's root that lies.
   std::uint32_t uid = 0;
-  std::string from;  // the host whose daemon was asked first; this one's name where it was this one
-  bool here = true;  // it was this one
-  std::string args;  // a JSON object, as text; what is in it depends on the kind
+  std::string from;         // the host whose daemon was asked first; this one's name where it was this one
+  bool here = true;         // it was this one
+  std::vector<JobId> jobs;  // jobs that are on this host now, of which the asker may know
+  std::string args;         // a JSON object, as text; what is in it depends on the kind
+  bool may_see(JobId job) const { return std::find(jobs.begin(), jobs.end(), job) != jobs.end(); }
   // Root or the daemon's own user on a host of the fabric.
   bool of_operator() const { return uid == 0; }
 };

@@ -22,6 +22,13 @@ struct BufferPlace {
   std::uint64_t bytes = 0;
 };
 
+// What a client's process is, and what it says of itself, which may be anything.
+struct ClientTimes {
+  std::uint32_t process = 0;     // its pid, as the kernel says
+  std::uint32_t waiter = 0;      // the thread of it that waited last, as it says
+  std::uint64_t blocked_ns = 0;  // that its threads have been blocked in waits, all together, as it says
+};
+
 // The data-path face of one client: its rings and arenas, in the daemon's own mapping. All calls on the lane's thread,
 // except where said. A client can write anything into shared memory at any time: entries are copied once and the copy
 // is what counts (law 16).
@@ -45,6 +52,7 @@ class ClientSession {
   virtual void observe_waits(bool on) = 0;
   // Publishes the error of the job, marks the rings as failed and wakes everybody who waits.
   virtual void fail(const Status& cause) = 0;
+  virtual ClientTimes times() const { return {}; }
   // Asks the client to write to wake_fd() with its next submission (law 17). Returns false when a submission is there
   // already: do not sleep.
   virtual bool arm_wake() = 0;

@@ -2,6 +2,7 @@
 // threads at any time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -171,12 +172,45 @@ struct JobMetrics {
   std::uint32_t user = 0;  // uid
   Time began;              // by the host's clock
   Counter iterations;      // operations on the tensor that had most of them, on this host
+  // A rank of this host. Times are durations by this host's clock, so that hosts can be compared whatever their clocks
+  // say: of two ranks, the one that waits less for the same operations was later with them.
+  struct PerRank {
+    Rank rank;
+    Counter operations;       // complete ones
+    Counter wait_ns;          // of them all, from its submission to completion
+    Counter late_ns;          // from the first submission on this host to its own
+    Counter blocked_ns;       // that its threads have been blocked in waits, as the client says (untrusted)
+    Counter process, waiter;  // its process; the thread that waited last, as the client says (untrusted)
+  };
+  std::vector<PerRank> ranks;  // as many as the host has, from the begin on
   struct PerClass {
     Counter bytes_sent;  // in the class's flows
     Counter bytes_received;
-    Counter bytes_demoted;  // that belong to the class and went in a lower one, because its limit was used up
+    Counter bytes_demoted;    // that belong to the class and went in a lower one, because its limit was used up
+    Counter operations;       // complete ones on tensors, batches and not their members
+    Counter completion_ns;    // of them all, from the last local submission to completion
+    Counter sends, queue_ns;  // transport operations with payload; from eligible to given to the transport, of them all
   };
   std::array<PerClass, kMaxDataClasses> classes;
+  Counter members;  // operations on tensors of batches, which travel with them
+
+  // What another lane has counted of the same job; `ranks` as many or none.
+  void add(const JobMetrics& more) {
+    iterations.set(std::max(iterations.value(), more.iterations.value()));
+    members.add(more.members.value());
+    for (std::size_t c = 0; c < classes.size(); ++c) {
+      for (const auto counter :
+           {&PerClass::bytes_sent, &PerClass::bytes_received, &PerClass::bytes_demoted, &PerClass::operations,
+            &PerClass::completion_ns, &PerClass::sends, &PerClass::queue_ns})
+        (classes[c].*counter).add((more.classes[c].*counter).value());
+    }
+    for (std::size_t r = 0; r < std::min(ranks.size(), more.ranks.size()); ++r) {
+      ranks[r].rank = more.ranks[r].rank;
+      for (const auto counter : {&PerRank::operations, &PerRank::wait_ns, &PerRank::late_ns, &PerRank::blocked_ns,
+                                 &PerRank::process, &PerRank::waiter})
+        (ranks[r].*counter).add((more.ranks[r].*counter).value());
+    }
+  }
 };
 
 // The jobs that a lane has now. Any thread; not on the data path.

@@ -103,6 +103,7 @@ Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c
   };
   TL_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
                       Session::create(pool_, c.owner(), config_.ring_entries, std::move(broken)));
+  session->set_process(c.pid);
   session->hold(kSessions, std::move(one));
   session->hold(kDescriptors, std::move(descriptors));
   session->ring_memory().hold_descriptor(std::move(descriptor_of_rings));

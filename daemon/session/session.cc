@@ -131,6 +131,10 @@ std::uint64_t Session::beats() const {
   return page().client_beats.load(std::memory_order_relaxed);
 }
 
+ports::ClientTimes Session::times() const {
+  return {process_, page().waiter.load(std::memory_order_relaxed), page().blocked_ns.load(std::memory_order_relaxed)};
+}
+
 void Session::beat() {
   page().daemon_beats.fetch_add(1, std::memory_order_relaxed);
 }

@@ -34,6 +34,8 @@ class Session final : public ports::ClientSession {
   static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, const Owner& owner,
                                                  std::uint32_t ring_entries, std::function<void(Status)> broken);
   ~Session() override;
+  // Before anybody else has it.
+  void set_process(std::uint32_t pid) { process_ = pid; }
 
   // ports::ClientSession: the lane's thread.
   std::size_t take(std::span<protocol::SubmissionEntry> out) override;
@@ -44,6 +46,7 @@ class Session final : public ports::ClientSession {
   void disarm_wake() override;
   void parts_in_place(const protocol::CompletionEntry& entry) override;
   void observe_waits(bool on) override { rings_.observe(on); }
+  ports::ClientTimes times() const override;
   // The first call counts. Any thread.
   void fail(const Status& cause) override;
   int wake_fd() const override { return wake_fd_; }
@@ -83,6 +86,7 @@ class Session final : public ports::ClientSession {
   const std::shared_ptr<ports::SharedMemory> ring_memory_;
   const std::uint32_t ring_entries_;
   const int wake_fd_;
+  std::uint32_t process_ = 0;
   const std::function<void(Status)> broken_;
   DaemonRings rings_;
   std::atomic<bool> dead_{false};

@@ -13,7 +13,7 @@ Bytes batch_limit(const config::DaemonConfig& config, const planning::PatternCho
 }
 
 control::ControlConfig control_config(const config::DaemonConfig& config, planning::Choices& choices,
-                                      std::function<nlohmann::json()> more_status) {
+                                      std::function<nlohmann::json()> more_status, ports::Answerers answerers) {
   control::ControlConfig control;
   control.fabric = &config.fabric;
   control.host = config.host;
@@ -40,6 +40,7 @@ control::ControlConfig control_config(const config::DaemonConfig& config, planni
   control.job_ended = [&choices](const std::string& name) { choices.forget(name); };
   if (config.search_thresholds && config.data_classes() > 1) control.tuned_classes = config.data_classes();
   control.more_status = std::move(more_status);
+  control.answerers = std::move(answerers);
   return control;
 }
 

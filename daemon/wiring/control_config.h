@@ -16,6 +16,6 @@ Bytes batch_limit(const config::DaemonConfig& config, const planning::PatternCho
 // `config` and `patterns`, which chooses for each new tensor, outlive control, whose thread calls `more_status`: what
 // its status says beside jobs.
 control::ControlConfig control_config(const config::DaemonConfig& config, planning::Choices& choices,
-                                      std::function<nlohmann::json()> more_status);
+                                      std::function<nlohmann::json()> more_status, ports::Answerers answerers);
 
 }  // namespace tensorlane::wiring

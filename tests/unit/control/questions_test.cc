@@ -31,6 +31,9 @@ class Net {
     void later(std::function<void()> what) override { what(); }
     void reply(ports::SessionId, std::uint32_t, std::string text) override { replies.push_back(json::parse(text)); }
     std::vector<std::string> hosts() const override { return {"a", "b", "c"}; }
+    std::vector<JobId> jobs_shown(std::uint32_t uid, const std::string& from) const override {
+      return {JobId(uid), JobId(from.size())};
+    }
     Result<std::pair<std::uint64_t, std::vector<std::string>>> hosts_of_job(std::uint32_t uid,
                                                                             const std::string& text) const override {
       if (text == "train" && uid == 7) return std::pair<std::uint64_t, std::vector<std::string>>(42, {"a", "c"});
@@ -55,7 +58,13 @@ class Net {
       const ports::Answerers answerers{
           {"who",
            [name](const ports::Question& q, const ports::Answered& done) {
-             done(json{{"host", name}, {"uid", q.uid}, {"from", q.from}, {"here", q.here}, {"args", q.args}}.dump());
+             done(json{{"host", name},
+                       {"uid", q.uid},
+                       {"from", q.from},
+                       {"here", q.here},
+                       {"args", q.args},
+                       {"sees", q.may_see(JobId(7))}}
+                      .dump());
            }},
           {"later", [this](const ports::Question&, ports::Answered done) { waiting.push_back(std::move(done)); }},
           {"long", [](const ports::Question& q, const ports::Answered& done) {
@@ -112,12 +121,13 @@ TEST(Questions, GoToThisHostThoseOfAJobOrAll) {
   json reply = net.ask({{"kind", "who"}, {"args", {{"x", 1}}}});
   ASSERT_EQ(reply["answers"].size(), 1u);
   EXPECT_EQ(json::parse(reply["answers"][0]["text"].get<std::string>()),
-            (json{{"host", "a"}, {"uid", 7}, {"from", "a"}, {"here", true}, {"args", "{\"x\":1}"}}));
+            (json{{"host", "a"}, {"uid", 7}, {"from", "a"}, {"here", true}, {"args", "{\"x\":1}"}, {"sees", true}}));
   reply = net.ask({{"kind", "who"}, {"job", "train"}});
   ASSERT_EQ(reply["answers"].size(), 2u);
   EXPECT_EQ(reply["answers"][1]["host"], "c");
-  EXPECT_EQ(json::parse(reply["answers"][1]["text"].get<std::string>()),
-            (json{{"host", "c"}, {"uid", 7}, {"from", "a"}, {"here", false}, {"args", "{\"job_id\":42}"}}));
+  EXPECT_EQ(
+      json::parse(reply["answers"][1]["text"].get<std::string>()),
+      (json{{"host", "c"}, {"uid", 7}, {"from", "a"}, {"here", false}, {"args", "{\"job_id\":42}"}, {"sees", true}}));
   EXPECT_EQ(net.ask({{"kind", "who"}, {"hosts", "all"}})["answers"].size(), 3u);
   EXPECT_EQ(net.ask({{"kind", "who"}, {"hosts", {"b", "b"}}})["answers"].size(), 1u);
 }

@@ -1,0 +1,221 @@
+#include "daemon/wiring/job_report.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "daemon/telemetry/connections.h"
+#include "daemon/telemetry/scheduler.h"
+#include "daemon/wiring/lane_config.h"
+
+namespace tensorlane::wiring {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMostSockets = 65536;
+constexpr std::size_t kMostThreads = 1024;  // of a process, whose times are added
+constexpr const char* kLaneThreads = "lane";
+
+std::int64_t now_ns(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+json times_of(const telemetry::ThreadTimes& times) {
+  if (!times.known) return nullptr;
+  return {{"run_ns", times.run_ns}, {"runnable_ns", times.runnable_ns}};
+}
+
+json describe_ranks(const ports::JobMetrics& job) {
+  json ranks = json::array();
+  for (const ports::JobMetrics::PerRank& rank : job.ranks) {
+    const auto process = static_cast<std::uint32_t>(rank.process.value()),
+               waiter = static_cast<std::uint32_t>(rank.waiter.value());
+    ranks.push_back({{"rank", rank.rank.value},
+                     {"operations", rank.operations.value()},
+                     {"wait_ns", rank.wait_ns.value()},
+                     {"late_ns", rank.late_ns.value()},
+                     {"blocked_ns", rank.blocked_ns.value()},
+                     {"process", times_of(telemetry::read_process_times(process, kMostThreads))},
+                     {"waiter", waiter == 0 ? json() : times_of(telemetry::read_thread_times(process, waiter))}});
+  }
+  return ranks;
+}
+
+struct Traffic {
+  std::uint64_t received = 0, sent = 0;  // bytes, with everything around the payload
+};
+
+// What the NICs of this network namespace have carried, by name.
+std::map<std::string, Traffic> read_traffic() {
+  std::map<std::string, Traffic> all;
+  std::ifstream file("/proc/self/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    std::istringstream fields(line.substr(colon + 1));
+    Traffic traffic;
+    std::array<std::uint64_t, 7> others{};
+    fields >> traffic.received;
+    for (std::uint64_t& other : others) fields >> other;
+    fields >> traffic.sent;
+    if (fields) all[line.substr(line.find_first_not_of(' '), colon - line.find_first_not_of(' '))] = traffic;
+  }
+  return all;
+}
+
+// The NIC that has an address; empty where none has.
+std::string nic_of(const std::string& address) {
+  in_addr v4{};
+  in6_addr v6{};
+  const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4) == 1;
+  if (!is_v4 && inet_pton(AF_INET6, address.c_str(), &v6) != 1) return {};
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  std::string found;
+  for (const ifaddrs* at = list; at != nullptr && found.empty(); at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != (is_v4 ? AF_INET : AF_INET6)) continue;
+    const void* has = is_v4 ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr)
+                            : &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
+    if (std::equal(static_cast<const char*>(has), static_cast<const char*>(has) + (is_v4 ? 4 : 16),
+                   is_v4 ? reinterpret_cast<const char*>(&v4) : reinterpret_cast<const char*>(&v6)))
+      found = at->ifa_name;
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+}  // namespace
+
+json JobReport::classes(const ports::JobMetrics& job, const ports::LaneMetrics& all) const {
+  json classes = json::array();
+  for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
+    const fabric::TrafficClass& cls = parts_.config.fabric.classes.data[c];
+    const ports::JobMetrics::PerClass& counts = job.classes[c];
+    const RateLimit& limit = parts_.config.job_limits[c];
+    classes.push_back({{"name", cls.name},
+                       {"dscp", parts_.config.tags ? cls.dscp : 0},
+                       {"sent_bytes", counts.bytes_sent.value()},
+                       {"received_bytes", counts.bytes_received.value()},
+                       {"demoted_bytes", counts.bytes_demoted.value()},
+                       {"operations", counts.operations.value()},
+                       {"completion_ns", counts.completion_ns.value()},
+                       {"sends", counts.sends.value()},
+                       {"queue_ns", counts.queue_ns.value()},
+                       {"host_window_stalls", all.classes[c].window_full.value()},
+                       {"window_bytes", window(parts_.config, cls, RailIndex(0)).value},
+                       {"limit_bits_per_second", limit.limited() ? json(limit.rate.value) : json()}});
+  }
+  return classes;
+}
+
+// The kernel's view of the flows that the job has, in both directions: of a pair of hosts the connection that one of
+// them made carries what both send.
+json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
+  struct Found {
+    const ports::FlowReport* flow;
+    const telemetry::TcpConnection* connection;
+  };
+  const std::vector<ports::FlowReport> flows = all.flows.all();
+  const auto sockets = telemetry::read_tcp_connections(kMostSockets);
+  if (!sockets.ok()) return sockets.status().to_string();
+  std::map<std::string, const telemetry::TcpConnection*> by_path;
+  for (const telemetry::TcpConnection& socket : *sockets) by_path[socket.local + " -> " + socket.remote] = &socket;
+  std::vector<Found> found;
+  for (const ports::FlowReport& flow : flows) {
+    const auto at = flow.id == job && flow.cls != kControlClass ? by_path.find(flow.path) : by_path.end();
+    if (at != by_path.end()) found.push_back({&flow, at->second});
+  }
+  std::ranges::stable_sort(found, std::greater(), [](const Found& f) { return f.connection->acked_bytes; });
+  json listed = json::array();
+  for (std::size_t i = 0; i < std::min(found.size(), kMostConnections); ++i) {
+    const auto& [flow, connection] = found[i];
+    listed.push_back({{"peer", flow->peer},
+                      {"class", parts_.config.fabric.classes.data[flow->cls.value].name},
+                      {"rail", flow->rail.value},
+                      {"rtt_ns", connection->rtt.value},
+                      {"min_rtt_ns", connection->min_rtt.value},
+                      {"segments", connection->segments},
+                      {"resent", connection->resent},
+                      {"acked_bytes", connection->acked_bytes},
+                      {"busy_ns", connection->busy.value},
+                      {"peer_limited_ns", connection->peer_limited.value}});
+  }
+  return listed;
+}
+
+json JobReport::rails(const ports::LaneMetrics& all) const {
+  const std::map<std::string, Traffic> traffic = read_traffic();
+  json rails = json::array();
+  for (std::uint8_t r = 0; r < parts_.config.self().rails(); ++r) {
+    std::uint64_t sent = 0, received = 0;
+    for (const ports::Counter& bytes : all.rails[r].bytes_sent) sent += bytes.value();
+    for (const ports::Counter& bytes : all.rails[r].bytes_received) received += bytes.value();
+    const std::string nic = nic_of(parts_.config.self().tcp_address(RailIndex(r)));
+    const auto carried = traffic.find(nic);
+    const auto speed = parts_.config.fabric.link_speed(parts_.config.self(), RailIndex(r));
+    rails.push_back({{"nic", nic},
+                     {"bits_per_second", speed ? json(speed->value) : json()},
+                     {"sent_bytes", sent},
+                     {"received_bytes", received},
+                     {"nic_sent_bytes", carried == traffic.end() ? json() : json(carried->second.sent)},
+                     {"nic_received_bytes", carried == traffic.end() ? json() : json(carried->second.received)}});
+  }
+  return rails;
+}
+
+Result<json> JobReport::read(JobId id) const {
+  const std::unique_ptr<const ports::LaneMetrics> all = parts_.metrics.sum();
+  const auto jobs = all->job_list.all();
+  const auto job = std::ranges::find(jobs, id, [](const auto& j) { return j->id; });
+  if (job == jobs.end()) {
+    return Status(Code::kNotFound, fmt::format("job {} is not on this host", id.value), parts_.config.host,
+                  "ask while it runs");
+  }
+  const telemetry::ThreadTimes lanes =
+      telemetry::read_process_times(static_cast<std::uint32_t>(getpid()), kMostThreads, kLaneThreads);
+  return json{{"host", parts_.config.host},
+              {"job", (*job)->name},
+              {"at_ns", now_ns(CLOCK_MONOTONIC)},
+              {"wall_clock_ns", now_ns(CLOCK_REALTIME)},
+              {"iterations", (*job)->iterations.value()},
+              {"batched_operations", (*job)->members.value()},
+              {"cpus", std::thread::hardware_concurrency()},
+              {"lanes", {{"count", parts_.metrics.each().size()}, {"times", times_of(lanes)}}},
+              {"staging_bytes", all->staging_bytes.value()},
+              {"staging_limit_bytes", parts_.config.staging.value},
+              {"ranks", describe_ranks(**job)},
+              {"classes", classes(**job, *all)},
+              {"connections", connections(id, *all)},
+              {"rails", rails(*all)}};
+}
+
+ports::Answerer answerer(const JobReport& report) {
+  return [&report](const ports::Question& question, const ports::Answered& done) {
+    const json args = json::parse(question.args, nullptr, false);
+    const bool named = args.is_object() && args.contains("job_id") && args["job_id"].is_number_unsigned();
+    const JobId job(named ? args["job_id"].get<std::uint64_t>() : 0);
+    if (!named || !question.may_see(job)) {
+      return done(Status(Code::kNotFound, "no such job of yours is on this host", "job_id",
+                         "name one that `tensorlane status` shows"));
+    }
+    const Result<json> found = report.read(job);
+    if (!found.ok()) return done(found.status());
+    done(found->dump(-1, ' ', false, json::error_handler_t::replace));
+  };
+}
+
+}  // namespace tensorlane::wiring

@@ -1,0 +1,42 @@
+// What this host knows of a job, as counts that only grow: whoever asks twice has what happened in between. For
+// `tensorlane explain`, which compares hosts; their clocks do not matter, because every time is a duration.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/config/config.h"
+#include "daemon/ports/all_lanes.h"
+#include "daemon/ports/question.h"
+
+namespace tensorlane::wiring {
+
+// Control's thread. What it is made from outlives it.
+class JobReport {
+ public:
+  // Connections that are described, those that have carried most.
+  static constexpr std::size_t kMostConnections = 64;
+
+  struct Parts {
+    const config::DaemonConfig& config;
+    ports::AllLanes metrics;
+  };
+  explicit JobReport(Parts parts) : parts_(parts) {}
+
+  // The report as JSON; docs/explain.md lists what is in it. Error: kNotFound, of a job that is not here.
+  Result<nlohmann::json> read(JobId job) const;
+
+ private:
+  nlohmann::json classes(const ports::JobMetrics& job, const ports::LaneMetrics& all) const;
+  nlohmann::json connections(JobId job, const ports::LaneMetrics& all) const;
+  nlohmann::json rails(const ports::LaneMetrics& all) const;
+
+  const Parts parts_;
+};
+
+// Answers "job", whose args name one as {"job_id": 42}: to those who may know of it.
+ports::Answerer answerer(const JobReport& report);
+
+}  // namespace tensorlane::wiring
