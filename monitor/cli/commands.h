@@ -13,6 +13,7 @@ void add_bench_command(CLI::App& app, Invocation& chosen);
 void add_calibrate_command(CLI::App& app, Invocation& chosen);
 void add_classes_command(CLI::App& app, Invocation& chosen);
 void add_doctor_command(CLI::App& app, Invocation& chosen);
+void add_explain_command(CLI::App& app, Invocation& chosen);
 void add_lab_command(CLI::App& app, Invocation& chosen);
 void add_make_key_command(CLI::App& app, Invocation& chosen);
 void add_order_command(CLI::App& app, Invocation& chosen);

@@ -44,7 +44,8 @@ MAY_INCLUDE = {
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/explain": [],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/explain", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

@@ -1,0 +1,175 @@
+// `tensorlane explain JOB`: what bounds it now, and who is the slow one.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "monitor/cli/commands.h"
+#include "monitor/cli/daemon_call.h"
+#include "monitor/explain/explain.h"
+
+namespace tensorlane::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kShownRanks = 5;
+
+struct Arguments {
+  std::string job, socket, save;
+  std::vector<std::string> load;
+  double seconds = 5;
+  bool json_output = false;
+};
+
+// What the daemons said once: their reports by host, and why others have none.
+struct Asked {
+  std::map<std::string, json> reports;
+  std::map<std::string, Status> silent;
+};
+
+Result<Asked> ask(const Arguments& args) {
+  DaemonQuestion question{.kind = "job", .job = args.job};
+  TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
+  Asked asked;
+  for (DaemonAnswer& answer : all.answers) {
+    json report = answer.text.ok() ? json::parse(*answer.text, nullptr, false) : json();
+    if (report.is_object()) {
+      asked.reports[answer.host] = std::move(report);
+    } else {
+      asked.silent[answer.host] = !answer.text.ok() ? answer.text.status()
+                                                    : Status(Code::kCorrupt, "its answer is no JSON", answer.host,
+                                                             "install the same release on all hosts");
+    }
+  }
+  return asked;
+}
+
+struct Watched {
+  json reports = json::array();  // [{"before": ..., "after": ...}], by host
+  std::map<std::string, Status> silent;
+};
+
+Result<Watched> watch(const Arguments& args) {
+  TL_ASSIGN_OR_RETURN(const Asked before, ask(args));
+  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "watching job '{}' for {} s ...\n", args.job, args.seconds);
+  std::this_thread::sleep_for(std::chrono::duration<double>(args.seconds));
+  TL_ASSIGN_OR_RETURN(const Asked after, ask(args));
+  Watched watched;
+  watched.silent = after.silent;
+  for (const auto& [host, report] : after.reports) {
+    const auto old = before.reports.find(host);
+    if (old == before.reports.end()) continue;
+    watched.reports.push_back({{"before", old->second}, {"after", report}});
+  }
+  for (const auto& [host, why] : before.silent) watched.silent.emplace(host, why);
+  return watched;
+}
+
+Result<Watched> read(const std::string& path) {
+  std::ifstream file(path);
+  Watched watched;
+  watched.reports = json::parse(file, nullptr, false);
+  if (!file) return Status(Code::kUnavailable, "cannot read the reports", path, "name a file of `explain --save`");
+  if (watched.reports.is_array()) return watched;
+  return Status(Code::kInvalidArgument, "there are no reports in it", path, "name a file of `explain --save`");
+}
+
+json to_json(const explain::Explanation& all, const std::map<std::string, Status>& silent) {
+  json findings = json::array(), ranks = json::array(), hosts = json::array();
+  for (const explain::Finding& f : all.findings) {
+    findings.push_back({{"cause", explain::cause_name(f.cause)},
+                        {"confidence", explain::confidence_name(f.confidence)},
+                        {"seconds", f.seconds},
+                        {"share", std::min(f.seconds / all.iteration, 1.0)},
+                        {"where", f.where},
+                        {"places", f.places},
+                        {"evidence", f.evidence},
+                        {"help", f.help}});
+  }
+  for (const explain::RankLag& rank : all.ranks)
+    ranks.push_back({{"rank", rank.rank}, {"host", rank.host}, {"lag_s", rank.lag}, {"computing_s", rank.computing}});
+  for (const auto& [host, why] : silent) hosts.push_back({{"host", host}, {"error", why.to_string()}});
+  return {{"iteration_s", all.iteration}, {"iterations", all.iterations}, {"exposed_s", all.exposed},
+          {"efficiency", all.efficiency}, {"findings", findings},         {"ranks", ranks},
+          {"hosts_without_answer", hosts}};
+}
+
+void print(const explain::Explanation& all, const std::map<std::string, Status>& silent) {
+  fmt::print(
+      "an iteration takes {:.1f} ms ({:.0f} seen); in {:.1f} ms of it even the last rank waits for tensors; {:.0f} % "
+      "of it "
+      "is computation\n",
+      all.iteration * 1e3, all.iterations, all.exposed * 1e3, 100 * all.efficiency);
+  for (const explain::Finding& f : all.findings) {
+    fmt::print("{} ({}): {}: up to {:.1f} ms of an iteration ({:.0f} %)\n  {}\n  what helps: {}\n",
+               explain::cause_name(f.cause), explain::confidence_name(f.confidence), f.where, f.seconds * 1e3,
+               100 * std::min(f.seconds / all.iteration, 1.0), f.evidence, f.help);
+  }
+  if (all.ranks.size() > 1)
+    fmt::print("ranks, the latest first (how much later than the first one they submit an operation):\n");
+  for (std::size_t i = 0; all.ranks.size() > 1 && i < std::min(all.ranks.size(), kShownRanks); ++i) {
+    const explain::RankLag& rank = all.ranks[i];
+    fmt::print("  rank {} on host {}: {:.1f} ms later, computes {:.1f} ms of an iteration\n", rank.rank, rank.host,
+               rank.lag * 1e3, rank.computing * 1e3);
+  }
+  for (const auto& [host, why] : silent) fmt::print("host {} has not answered: {}\n", host, why.to_string());
+}
+
+Result<int> show(const Arguments& args) {
+  if (args.job.empty() == args.load.empty()) {
+    return Status(Code::kInvalidArgument, "no job is named", "tensorlane explain",
+                  "name one that `tensorlane status` shows, or a file with --load");
+  }
+  TL_ASSIGN_OR_RETURN(const Watched watched, args.load.empty() ? watch(args) : read(args.load.front()));
+  if (!args.save.empty()) {
+    std::ofstream file(args.save);
+    file << watched.reports.dump(1) << "\n";
+    if (!file) return Status(Code::kUnavailable, "cannot write the reports", args.save, "choose another file");
+  }
+  std::vector<explain::HostTimes> hosts;
+  std::map<std::string, Status> silent = watched.silent;
+  for (const json& pair : watched.reports) {
+    const bool whole = pair.is_object() && pair.contains("before") && pair.contains("after");
+    const auto times = explain::difference(whole ? pair["before"] : json(), whole ? pair["after"] : json());
+    if (times.ok())
+      hosts.push_back(*times);
+    else
+      silent.emplace(whole ? pair["after"].value("host", "?") : "?", times.status());
+  }
+  if (hosts.empty() && !silent.empty()) return silent.begin()->second;
+  TL_ASSIGN_OR_RETURN(const explain::Explanation all, explain::explain(hosts));
+  if (args.json_output)
+    fmt::print("{}\n", to_json(all, silent).dump(2));
+  else
+    print(all, silent);
+  return 0;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, Invocation& chosen) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App* explain = app.add_subcommand("explain", "What bounds a job now, who is the slow one, and what would help");
+  explain->footer("Examples:\n  tensorlane explain train\n  tensorlane explain train --seconds 20 --json");
+  explain->add_option("job", args->job,
+                      "Name or id of a job that has ranks on this host: `tensorlane status` shows them");
+  explain->add_option("--seconds", args->seconds, "How long it is watched")
+      ->capture_default_str()
+      ->check(CLI::Range(0.5, 3600.0));
+  explain->add_option("--socket", args->socket,
+                      "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
+  explain->add_option("--save", args->save, "Keep what the hosts say in this file");
+  explain->add_option("--load", args->load, "Explain what such a file says, instead of a job")->expected(1);
+  explain->add_flag("--json", args->json_output, "Everything, for machines");
+  explain->callback([args, &chosen] { chosen.run = [args] { return show(*args); }; });
+}
+
+}  // namespace tensorlane::cli

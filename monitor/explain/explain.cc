@@ -1,0 +1,138 @@
+#include "monitor/explain/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "monitor/explain/rules.h"
+
+namespace tensorlane::explain {
+namespace {
+
+// Less of an iteration than this is nobody's concern.
+constexpr double kWorthNaming = 0.08;
+constexpr double kWorthSeconds = 0.001;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const std::size_t middle = values.size() / 2;
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
+  return values[middle];
+}
+
+// Findings of one cause become one, which names the first places.
+std::vector<Finding> merge(const std::vector<Finding>& findings) {
+  constexpr std::size_t kNamed = 3;
+  std::vector<Finding> merged;
+  std::map<Cause, std::vector<std::string>> places;
+  for (const Finding& finding : findings) {
+    places[finding.cause].push_back(finding.where);
+    const auto same = std::ranges::find(merged, finding.cause, &Finding::cause);
+    if (same == merged.end()) {
+      merged.push_back(finding);
+    } else {
+      same->confidence = std::max(same->confidence, finding.confidence);
+      same->seconds = std::max(same->seconds, finding.seconds);
+    }
+  }
+  for (Finding& finding : merged) {
+    const std::vector<std::string>& all = places[finding.cause];
+    finding.where = all.front();
+    for (std::size_t i = 1; i < std::min(all.size(), kNamed); ++i) finding.where += ", " + all[i];
+    if (all.size() > kNamed) finding.where += fmt::format(" and {} more", all.size() - kNamed);
+    finding.places = all;
+  }
+  return merged;
+}
+
+}  // namespace
+
+Job join_hosts(const std::vector<HostTimes>& hosts) {
+  Job job;
+  job.hosts = &hosts;
+  std::vector<double> iterations, lengths;
+  for (const HostTimes& host : hosts) {
+    iterations.push_back(host.iterations);
+    if (host.iterations > 0) lengths.push_back(host.seconds / host.iterations);
+  }
+  job.iterations = iterations.empty() ? 0 : *std::ranges::min_element(iterations);
+  if (job.iterations < 1) return job;
+  job.iteration = median(lengths);
+  double longest_wait = 0;
+  for (const HostTimes& host : hosts) {
+    for (const RankTimes& rank : host.ranks) {
+      if (rank.operations == 0) continue;
+      RankShare share{&rank, &host};
+      share.blocked = rank.blocked / host.iterations;
+      share.computing = std::max(host.seconds / host.iterations - share.blocked, 0.0);
+      if (rank.run) {
+        share.run = *rank.run / host.iterations;
+        share.runnable = *rank.runnable / host.iterations;
+        share.idle = std::max(share.computing - *share.run - *share.runnable, 0.0);
+      }
+      longest_wait = std::max(longest_wait, rank.mean_wait);
+      job.ranks.push_back(share);
+    }
+  }
+  for (RankShare& rank : job.ranks) rank.lag = longest_wait - rank.times->mean_wait;
+  const auto least = std::ranges::min_element(job.ranks, {}, &RankShare::blocked);
+  job.exposed = least == job.ranks.end() ? 0 : least->blocked;
+  return job;
+}
+
+bool Job::worth(double seconds) const {
+  return seconds >= kWorthNaming * iteration && seconds >= kWorthSeconds;
+}
+
+double Job::median_of(double RankShare::*what) const {
+  std::vector<double> values;
+  for (const RankShare& rank : ranks) values.push_back(rank.*what);
+  return median(std::move(values));
+}
+
+double Job::median_of(std::optional<double> RankShare::*what) const {
+  std::vector<double> values;
+  for (const RankShare& rank : ranks) {
+    if (rank.*what) values.push_back(*(rank.*what));
+  }
+  return median(std::move(values));
+}
+
+Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
+  const Job job = join_hosts(hosts);
+  if (job.iterations < 1 || job.ranks.empty()) {
+    return Status(Code::kUnavailable, "no iteration was completed while the job was watched", "explain",
+                  "watch it for longer (--seconds), or see `tensorlane status` for what stands still");
+  }
+  Explanation all;
+  all.iteration = job.iteration;
+  all.iterations = job.iterations;
+  all.exposed = job.exposed;
+  double longest = 0;
+  for (const RankShare& rank : job.ranks) {
+    longest = std::max(longest, rank.computing);
+    all.ranks.push_back({rank.times->rank, rank.host->host, rank.lag, rank.computing});
+  }
+  std::ranges::sort(
+      all.ranks, [](const RankLag& a, const RankLag& b) { return a.lag != b.lag ? a.lag > b.lag : a.rank < b.rank; });
+  all.efficiency = std::min(longest / job.iteration, 1.0);
+  find_slow_ranks(job, &all.findings);
+  find_short_cpus(job, &all.findings);
+  if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
+  if (all.findings.empty()) {
+    const double shown = job.iteration - job.exposed;
+    all.findings.push_back(
+        {Cause::kComputation, job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,
+         "all ranks",
+         fmt::format("the ranks wait for tensors for {:.0f} % of an iteration", 100 * job.exposed / job.iteration),
+         "faster processors, or more of them: the network is no bottleneck"});
+  }
+  all.findings = merge(all.findings);
+  std::ranges::stable_sort(all.findings, [](const Finding& a, const Finding& b) { return a.seconds > b.seconds; });
+  return all;
+}
+
+}  // namespace tensorlane::explain

@@ -1,0 +1,75 @@
+// What bounds a job now, and who is the slow one: conclusions from what its hosts have counted for some seconds. Pure.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "monitor/explain/report.h"
+
+namespace tensorlane::explain {
+
+enum class Cause {
+  kComputation,    // the job computes, and hardly waits for anything
+  kSlowComputing,  // a rank computes longer than the others
+  kSlowInput,      // a rank neither computes nor waits for tensors nor for a CPU, longer than the others
+  kNoCpu,          // a rank waits for a CPU, longer than the others; or all do
+  kDaemonNoCpu,    // a daemon waits for a CPU
+  kFullLink,       // a host's link is full of the job's own bytes
+  kForeignBulk,    // a host's link is full of others' bytes
+  kSlowLink,       // a host's link carries less than the fabric file says
+  kNoPriority,     // urgent packets wait as long as bulk: something on the path serves them in the order of arrival
+  kLossyPath,      // packets between two hosts are lost
+  kLimit,          // urgent bytes are demoted by the host's limit
+  kSmallTensors,   // many small operations without batches
+  kSmallWindow,    // the window of a class is less than the path holds
+  kStaging,        // the receiver's staging is full
+  kNetwork,        // waiting for the network, and nothing above explains it
+};
+inline constexpr std::array<std::string_view, 15> kCauseNames{
+    "computation", "slow computing", "slow input",   "no cpu",      "daemon without cpu",
+    "full link",   "foreign bulk",   "slow link",    "no priority", "lossy path",
+    "limit",       "small tensors",  "small window", "staging",     "network"};
+constexpr std::string_view cause_name(Cause cause) {
+  return kCauseNames[static_cast<std::size_t>(cause)];
+}
+
+enum class Confidence { kPossible, kLikely, kSure };
+inline constexpr std::array<std::string_view, 3> kConfidenceNames{"possible", "likely", "sure"};
+constexpr std::string_view confidence_name(Confidence confidence) {
+  return kConfidenceNames[static_cast<std::size_t>(confidence)];
+}
+
+struct Finding {
+  Cause cause{};
+  Confidence confidence{};
+  double seconds = 0;  // of an iteration that it costs, at most
+  // "rank 3 on host gpu04", "the path gpu01 -> gpu02", "class urgent on host gpu01"; of several the first ones
+  std::string where;
+  std::string evidence;                  // the figures
+  std::string help;                      // what would help
+  std::vector<std::string> places = {};  // all of them
+};
+
+struct RankLag {
+  std::uint32_t rank = 0;
+  std::string host;
+  double lag = 0;        // how much later than the first rank it submits an operation, in the mean
+  double computing = 0;  // of an iteration that it is not blocked in waits
+};
+
+struct Explanation {
+  double iteration = 0;           // seconds
+  double iterations = 0;          // that were seen
+  double exposed = 0;             // of an iteration in which even the rank that waits least waits for operations
+  double efficiency = 0;          // share of an iteration in which the rank that computes longest computes
+  std::vector<RankLag> ranks;     // the latest first
+  std::vector<Finding> findings;  // what costs most first; never empty
+};
+
+// Error kUnavailable: no iteration was completed, and so there is nothing to compare.
+Result<Explanation> explain(const std::vector<HostTimes>& hosts);
+
+}  // namespace tensorlane::explain
