@@ -148,6 +148,7 @@ bool Context::submit_parts_locked(tl_request& request, std::uint64_t parts) {
 
 Result<tl_request_t*> Context::post(tl_tensor& tensor) {
   TL_RETURN_IF_ERROR(usable());
+  rings_.note_thread();
   bool wake = false;
   tl_request* request = nullptr;
   if (tensor.gpu != nullptr) {
@@ -179,6 +180,7 @@ void Context::free_locked(tl_request& request) {
 
 Status Context::post_many(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests) {
   TL_RETURN_IF_ERROR(usable());
+  rings_.note_thread();
   if (std::ranges::any_of(tensors, [](const tl_tensor* tensor) { return tensor->gpu != nullptr; }))
     return post_on_gpus(tensors, stream, requests);
   bool wake = false;

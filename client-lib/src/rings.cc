@@ -76,12 +76,17 @@ void ClientRings::wait(std::uint32_t seen, Duration longest) {
   page_->waiters.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void ClientRings::note_blocked(Duration time) {
+void ClientRings::note_thread() {
   if (page_ == nullptr) return;  // without a daemon nobody looks
   thread_local const auto self = static_cast<std::uint32_t>(syscall(SYS_gettid));
+  page_->waiter.store(self, std::memory_order_relaxed);
+}
+
+void ClientRings::note_blocked(Duration time) {
+  if (page_ == nullptr) return;
+  note_thread();
   page_->blocked_ns.fetch_add(static_cast<std::uint64_t>(std::max<std::int64_t>(time.value, 0)),
                               std::memory_order_relaxed);
-  page_->waiter.store(self, std::memory_order_relaxed);
 }
 
 void ClientRings::wake_all() {

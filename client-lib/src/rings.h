@@ -49,6 +49,8 @@ class ClientRings {
 
   // Says that we live. One thread.
   void beat() { page_->client_beats.fetch_add(1, std::memory_order_relaxed); }
+  // It is this thread that submits and waits.
+  void note_thread();
   // This thread has been blocked for so long.
   void note_blocked(Duration time);
   std::uint64_t daemon_beats() const { return page_->daemon_beats.load(std::memory_order_relaxed); }

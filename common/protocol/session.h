@@ -217,7 +217,7 @@ struct RingPage {
   alignas(64) std::atomic<std::uint32_t> failed;  // written by the daemon: 1 once the job has failed and `error` is set
   std::atomic<std::uint32_t> observe;             // written by the daemon: 1 while it wants to be told of waits
   // Written by the client, for people who look at the job: how long its threads have been blocked in waits, in ns, all
-  // together; and the thread (Linux's number) that waited last.
+  // together; and the thread (Linux's number) that submitted or waited last.
   alignas(64) std::atomic<std::uint64_t> blocked_ns;
   std::atomic<std::uint32_t> waiter;
   ErrorBody error;

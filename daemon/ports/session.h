@@ -25,7 +25,7 @@ struct BufferPlace {
 // What a client's process is, and what it says of itself, which may be anything.
 struct ClientTimes {
   std::uint32_t process = 0;     // its pid, as the kernel says
-  std::uint32_t waiter = 0;      // the thread of it that waited last, as it says
+  std::uint32_t waiter = 0;      // the thread of it that submitted or waited last, as it says
   std::uint64_t blocked_ns = 0;  // that its threads have been blocked in waits, all together, as it says
 };
 

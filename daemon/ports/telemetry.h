@@ -180,7 +180,7 @@ struct JobMetrics {
     Counter wait_ns;          // of them all, from its submission to completion
     Counter late_ns;          // from the first submission on this host to its own
     Counter blocked_ns;       // that its threads have been blocked in waits, as the client says (untrusted)
-    Counter process, waiter;  // its process; the thread that waited last, as the client says (untrusted)
+    Counter process, waiter;  // its process; the thread that submitted or waited last, as the client says (untrusted)
   };
   std::vector<PerRank> ranks;  // as many as the host has, from the begin on
   struct PerClass {

@@ -122,7 +122,7 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   find_slow_ranks(job, &all.findings);
   find_short_cpus(job, &all.findings);
   if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
-  if (all.findings.empty()) {
+  if (all.findings.empty() || !job.worth(job.exposed)) {
     const double shown = job.iteration - job.exposed;
     all.findings.push_back(
         {Cause::kComputation, job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,

@@ -17,6 +17,8 @@ constexpr double kWire = 1.08;           // bytes on the wire for one of payload
 constexpr double kForeignShare = 0.3;    // of what a full link carries
 constexpr double kLost = 0.002;          // of all segments
 constexpr double kFewLost = 10;          // segments that are no sign of anything
+constexpr double kBusy = 0.05;           // of the time, or a connection says nothing of a path
+constexpr double kHeldUp = 0.5;          // of a link's speed: urgent packets that go slower are held up
 constexpr double kQueued = 3;            // times the least round trip: there is a queue
 constexpr double kQueueSeconds = 0.001;  // that is longer than this
 
@@ -59,7 +61,7 @@ bool find_full_links(const Job& job, const std::vector<Load>& loads, std::vector
   bool found = false;
   for (const Load& load : loads) {
     // Or what it carries takes as long as all ranks wait.
-    const bool explains = load.share > kHalfFull && load.share * job.iteration > job.exposed;
+    const bool explains = load.share > kHalfFull && load.share * job.iteration > 0.8 * job.exposed;
     if (load.share < kFull && !explains) break;
     const bool foreign = load.foreign > kForeignShare;
     const std::string where = fmt::format("the link {} host {}", load.sends ? "from" : "to", load.host->host);
@@ -93,54 +95,76 @@ std::vector<PathTimes> paths_of(const Job& job) {
   return paths;
 }
 
-// Packets of some pairs are lost, and not of all.
-bool find_losses(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
-  std::map<std::pair<std::string, std::string>, std::pair<double, double>> pairs;  // resent, segments
-  for (const PathTimes& path : paths) {
-    auto& [resent, segments] = pairs[{path.from->host, path.connection->peer}];
-    resent += path.connection->resent;
-    segments += path.connection->segments;
+using Pair = std::pair<std::string, std::string>;
+
+std::string name_of(const Pair& pair) {
+  return fmt::format("the path {} -> {}", pair.first, pair.second);
+}
+
+std::map<Pair, std::vector<PathTimes>> by_pair(const std::vector<PathTimes>& paths) {
+  std::map<Pair, std::vector<PathTimes>> pairs;
+  for (const PathTimes& path : paths) pairs[{path.from->host, path.connection->peer}].push_back(path);
+  return pairs;
+}
+
+// How fast the most urgent class goes on a path while it has something on its way, of the speed of the link.
+std::optional<double> urgent_share(const Job& job, const std::vector<PathTimes>& classes) {
+  const std::string& urgent = job.hosts->front().classes.front().name;
+  for (const PathTimes& path : classes) {
+    const auto& rails = path.from->rails;
+    const bool long_enough = path.connection->busy > kBusy * path.from->seconds;
+    if (path.connection->cls != urgent || !long_enough || rails.empty() || !rails.front().speed) continue;
+    return path.rate() / *rails.front().speed;
   }
-  bool found = false;
-  for (const auto& [pair, counts] : pairs) {
-    const auto& [resent, segments] = counts;
-    const double lost = resent / std::max(segments, 1.0);
-    if (resent < kFewLost || lost < kLost) continue;
-    findings->push_back({Cause::kLossyPath, lost > 4 * kLost ? Confidence::kSure : Confidence::kLikely, job.exposed,
-                         fmt::format("the path {} -> {}", pair.first, pair.second),
-                         fmt::format("{:.2f} % of its segments were sent again", 100 * lost),
+  return std::nullopt;
+}
+
+// Packets between two hosts are lost whatever their class. A queue that overflows loses those of its class.
+void find_losses(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
+  for (const auto& [pair, classes] : by_pair(paths)) {
+    double resent = 0, segments = 0;
+    int lossy = 0, clean = 0;
+    bool all_queued = true;
+    for (const PathTimes& path : classes) {
+      const Connection& c = *path.connection;
+      resent += c.resent;
+      segments += c.segments;
+      const bool loses = c.resent >= kFewLost && c.resent > kLost * c.segments;
+      all_queued = all_queued && (!loses || path.queued());
+      lossy += loses ? 1 : 0;
+      clean += !loses && c.segments > 2 * kFewLost / kLost ? 1 : 0;  // fewer packets say nothing
+    }
+    // A queue that overflows: of one class, or of a link that is slower than the hosts know.
+    const bool overflows = all_queued && (lossy == 1 || urgent_share(job, classes).value_or(1) < kHeldUp);
+    if (lossy == 0 || clean > 0 || overflows) continue;
+    findings->push_back({Cause::kLossyPath, lossy > 1 ? Confidence::kSure : Confidence::kPossible, job.exposed,
+                         name_of(pair),
+                         fmt::format("{:.2f} % of its segments were sent again", 100 * resent / segments),
                          "look at the counters of errors and drops of the ports on the way, and at cables and optics"});
-    found = true;
   }
-  return found;
 }
 
-// Urgent packets wait as long as bulk.
-bool find_no_priority(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
-  std::map<std::pair<std::string, std::string>, std::map<std::string, const PathTimes*>> pairs;
-  for (const PathTimes& path : paths) pairs[{path.from->host, path.connection->peer}][path.connection->cls] = &path;
-  bool found = false;
-  const std::vector<ClassTimes>& classes = job.hosts->front().classes;
-  for (const auto& [pair, by_class] : pairs) {
-    if (classes.size() < 2) break;
-    const auto urgent = by_class.find(classes.front().name), bulk = by_class.find(classes.back().name);
-    if (urgent == by_class.end() || bulk == by_class.end()) continue;
-    const bool together =
-        bulk->second->queued() && urgent->second->queued() && urgent->second->queue() > 0.5 * bulk->second->queue();
-    if (!together) continue;
-    findings->push_back({Cause::kNoPriority, Confidence::kLikely, job.exposed,
-                         fmt::format("the path {} -> {}", pair.first, pair.second),
-                         fmt::format("a round trip takes {:.1f} ms in class {} and {:.1f} ms in class {}",
-                                     urgent->second->connection->rtt * 1e3, classes.front().name,
-                                     bulk->second->connection->rtt * 1e3, classes.back().name),
-                         "tensorlane verify finds the port; tensorlane-switch writes its configuration"});
-    found = true;
+// Others fill a link, and urgent packets do not pass theirs.
+void find_no_priority(const Job& job, const std::vector<Load>& loads, const std::vector<PathTimes>& paths,
+                      std::vector<Finding>* findings) {
+  if (job.hosts->front().classes.size() < 2) return;
+  for (const Load& load : loads) {
+    if (load.share < kFull || load.foreign < kForeignShare) continue;
+    for (const auto& [pair, classes] : by_pair(paths)) {
+      const bool over_it = load.sends ? pair.first == load.host->host : pair.second == load.host->host;
+      const std::optional<double> share = over_it ? urgent_share(job, classes) : std::nullopt;
+      if (!share || *share > kHeldUp) continue;
+      findings->push_back({Cause::kNoPriority, *share < 0.7 * kHeldUp ? Confidence::kSure : Confidence::kLikely,
+                           job.exposed, name_of(pair),
+                           fmt::format("class {} goes at {:.0f} % of the link's speed beside others' bulk",
+                                       job.hosts->front().classes.front().name, 100 * *share),
+                           "tensorlane verify finds the port that does not serve the classes; tensorlane-switch writes "
+                           "its configuration"});
+    }
   }
-  return found;
 }
 
-bool find_limits(const Job& job, std::vector<Finding>* findings) {
-  bool found = false;
+void find_limits(const Job& job, std::vector<Finding>* findings) {
   for (const HostTimes& host : *job.hosts) {
     for (const ClassTimes& cls : host.classes) {
       const double all = cls.sent_bytes + cls.demoted_bytes;
@@ -150,14 +174,12 @@ bool find_limits(const Job& job, std::vector<Finding>* findings) {
                            fmt::format("{:.0f} % of its bytes were demoted{}", 100 * cls.demoted_bytes / all,
                                        cls.limit ? fmt::format(": its limit is {:.0f} Mbit/s", *cls.limit * 1e-6) : ""),
                            "raise job_limits in daemon.yaml of that host, or give fewer tensors that urgency"});
-      found = true;
     }
   }
-  return found;
 }
 
-bool find_small_tensors(const Job& job, double fullest, std::vector<Finding>* findings) {
-  constexpr double kMany = 30, kSmall = 32 << 10, kIdleLink = 0.3;
+void find_small_tensors(const Job& job, double fullest, std::vector<Finding>* findings) {
+  constexpr double kMany = 30, kSmall = 32 << 10, kTiny = 8 << 10, kIdleLink = 0.3;
   double operations = 0, bytes = 0, batched = 0;
   const HostTimes& host = job.hosts->front();
   for (const ClassTimes& cls : host.classes) {
@@ -166,76 +188,70 @@ bool find_small_tensors(const Job& job, double fullest, std::vector<Finding>* fi
   }
   batched = host.batched_operations / host.iterations;
   const double mean = bytes / std::max(operations, 1.0);
-  if (operations < kMany || mean > kSmall || batched > operations || fullest > kIdleLink) return false;
+  if (operations < kMany || mean > kSmall || batched > operations) return;
+  if (fullest > (mean < kTiny ? kFull : kIdleLink)) return;
   findings->push_back(
       {Cause::kSmallTensors, Confidence::kLikely, job.exposed, "the job's tensors",
        fmt::format("{:.0f} operations of {:.1f} KiB in an iteration, and no batches of them", operations, mean / 1024),
        "set batch: auto in daemon.yaml of the host of rank 0"});
-  return true;
 }
 
-bool find_small_windows(const Job& job, const std::vector<PathTimes>& paths, double fullest,
-                        std::vector<Finding>* findings) {
-  if (fullest > 0.6) return false;
-  for (const HostTimes& host : *job.hosts) {
-    for (const ClassTimes& cls : host.classes) {
-      if (cls.sends == 0 || cls.window_stalls < 0.3 * cls.sends) continue;
-      const auto queued = std::ranges::any_of(paths, [&](const PathTimes& path) {
-        return path.from == &host && path.connection->cls == cls.name && path.queued();
-      });
-      const auto speed = host.rails.empty() ? std::nullopt : host.rails.front().speed;
-      const double needed = speed ? *speed / 8 * 0.002 : 0;
-      if (queued || cls.window_bytes >= needed) continue;
-      findings->push_back(
-          {Cause::kSmallWindow, Confidence::kLikely, job.exposed,
-           fmt::format("class {} on host {}", cls.name, host.host),
-           fmt::format("its window of {:.0f} KiB was full at {:.0f} % of its sends, and the link is not",
-                       cls.window_bytes / 1024, 100 * std::min(cls.window_stalls / cls.sends, 1.0)),
-           fmt::format("raise the window of the class in the fabric file, to {:.0f} KiB or more", needed / 1024)});
-      return true;
-    }
+// A class waits for its window, its connections have no queue, and are slow.
+void find_small_windows(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
+  for (const PathTimes& path : paths) {
+    const std::vector<ClassTimes>& classes = path.from->classes;
+    const auto cls = std::ranges::find(classes, path.connection->cls, &ClassTimes::name);
+    const auto speed = path.from->rails.empty() ? std::nullopt : path.from->rails.front().speed;
+    if (cls == classes.end() || !speed || path.queued() || path.connection->busy < kBusy * path.from->seconds) continue;
+    const double needed = *speed / 8 * path.connection->rtt;  // what the path holds
+    const bool waits = cls->window_stalls > cls->sends && cls->sends > 0;
+    if (!waits || cls->window_bytes > needed || path.rate() > kHeldUp * *speed) continue;
+    findings->push_back(
+        {Cause::kSmallWindow, Confidence::kSure, job.exposed,
+         fmt::format("class {} on host {}", cls->name, path.from->host),
+         fmt::format("its window of {:.0f} KiB is full at every send, and the path to {} holds {:.0f} KiB ({:.1f} ms)",
+                     cls->window_bytes / 1024, path.connection->peer, needed / 1024, path.connection->rtt * 1e3),
+         fmt::format("raise the window of the class in the fabric file to {:.0f} KiB", 2 * needed / 1024)});
   }
-  return false;
 }
 
-bool find_staging(const Job& job, std::vector<Finding>* findings) {
+void find_staging(const Job& job, std::vector<Finding>* findings) {
   for (const HostTimes& host : *job.hosts) {
     if (host.staging_share < 0.8) continue;
     findings->push_back({Cause::kStaging, Confidence::kPossible, job.exposed, fmt::format("host {}", host.host),
                          fmt::format("{:.0f} % of its staging is in use", 100 * host.staging_share),
                          "raise staging in daemon.yaml of that host"});
-    return true;
   }
-  return false;
 }
 
-// Paths of one host have a queue, others none, and its link is not full by the fabric file's speed.
-bool find_slow_links(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
-  struct Host {
-    double queued = 0, all = 0, rate = 0;
+// Urgent packets are held up on the paths of one host, where its NIC carries little.
+void find_slow_links(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
+  struct Seen {
+    int slow = 0, all = 0;
+    double rate = 0;
   };
-  std::map<std::string, Host> hosts;
-  double queued = 0;
-  for (const PathTimes& path : paths) {
-    queued += path.queued() ? 1 : 0;
-    for (const std::string& host : {path.from->host, path.connection->peer}) {
-      hosts[host].all += 1;
-      hosts[host].queued += path.queued() ? 1 : 0;
-      if (path.queued()) hosts[host].rate = std::max(hosts[host].rate, path.rate());
+  std::map<std::string, Seen> hosts;
+  int slow = 0;
+  for (const auto& [pair, classes] : by_pair(paths)) {
+    const std::optional<double> share = urgent_share(job, classes);
+    const bool queued = std::ranges::any_of(classes, [](const PathTimes& path) { return path.queued(); });
+    const bool held_up = share && *share < kHeldUp && queued;
+    slow += held_up ? 1 : 0;
+    for (const std::string& host : {pair.first, pair.second}) {
+      ++hosts[host].all;
+      hosts[host].slow += held_up ? 1 : 0;
+      if (held_up) hosts[host].rate = std::max(hosts[host].rate, *share);
     }
   }
-  if (queued == 0) return false;
-  const auto worst = std::ranges::max_element(hosts, {}, [](const auto& h) { return h.second.queued / h.second.all; });
-  const Host& host = worst->second;
-  // Every queue is on its paths, or nearly so.
-  if (host.queued < 0.8 * queued || host.queued < 0.5 * host.all) return false;
-  findings->push_back({Cause::kSlowLink, Confidence::kLikely, job.exposed,
-                       fmt::format("the link of host {}", worst->first),
-                       fmt::format("{:.0f} of the {:.0f} paths with a queue are its own, at {:.0f} Mbit/s", host.queued,
-                                   queued, host.rate * 1e-6),
-                       "look at the speed that the link has come up with (ethtool), at the ports on the way, and at "
-                       "`tensorlane calibrate`"});
-  return true;
+  for (const auto& [host, seen] : hosts) {
+    // All of its paths, and nobody else's.
+    if (slow == 0 || seen.slow < slow || seen.slow < seen.all) continue;
+    findings->push_back(
+        {Cause::kSlowLink, Confidence::kLikely, job.exposed, fmt::format("the link of host {}", host),
+         fmt::format("no path of it goes at more than {:.0f} % of the speed in the fabric file, though others do",
+                     100 * seen.rate),
+         "see which speed the link has come up with (ethtool), and what `tensorlane calibrate` measures"});
+  }
 }
 
 }  // namespace
@@ -247,10 +263,10 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   const double fullest = loads.empty() ? 0 : loads.front().share;
   find_limits(job, findings);
   find_losses(job, paths, findings);
-  find_no_priority(job, paths, findings);
+  find_no_priority(job, loads, paths, findings);
   const bool full = find_full_links(job, loads, findings);
   if (!full) find_slow_links(job, paths, findings);
-  if (!full) find_small_windows(job, paths, fullest, findings);
+  if (!full) find_small_windows(job, paths, findings);
   find_small_tensors(job, fullest, findings);
   find_staging(job, findings);
   if (findings->size() > before) return;

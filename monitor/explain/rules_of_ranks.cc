@@ -46,13 +46,14 @@ void find_slow_ranks(const Job& job, std::vector<Finding>* findings) {
     const std::optional<Extra> most = longest_extra(job, rank);
     const bool clear = most && most->seconds > 0.4 * extra;
     const Confidence confidence = later < 0.3 * extra || !clear ? Confidence::kLikely : Confidence::kSure;
+    const double cost = std::min(clear ? std::max(most->seconds, extra) : extra, job.iteration);
     const std::string evidence = fmt::format(
         "it is busy for {:.1f} ms of an iteration, {:.1f} ms more than others{}; others wait {:.1f} ms longer for an "
         "operation",
         rank.computing * 1e3, extra * 1e3,
         clear ? fmt::format(" ({:.1f} ms of that {})", most->seconds * 1e3, most->does) : "", later * 1e3);
     findings->push_back(
-        {clear ? most->cause : Cause::kSlowComputing, confidence, extra, name_of(rank), evidence,
+        {clear ? most->cause : Cause::kSlowComputing, confidence, cost, name_of(rank), evidence,
          clear ? most->help
                : "see what its program does; computing, input and a lack of CPUs cannot be told apart here"});
   }

@@ -1,0 +1,309 @@
+#include "monitor/explain/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/unit/explain/job.h"
+
+namespace tensorlane::explain {
+namespace {
+
+using nlohmann::json;
+using test::MadeUpHost;
+using test::MadeUpJob;
+using ::testing::HasSubstr;
+
+Explanation explained(const MadeUpJob& job) {
+  std::vector<HostTimes> hosts;
+  for (const auto& [before, after] : job.reports()) {
+    const Result<HostTimes> times = difference(before, after);
+    EXPECT_TRUE(times.ok()) << times.status().to_string();
+    if (times.ok()) hosts.push_back(*times);
+  }
+  const Result<Explanation> all = explain(hosts);
+  EXPECT_TRUE(all.ok()) << all.status().to_string();
+  return all.ok() ? *all : Explanation{};
+}
+
+std::string text_of(const Explanation& all) {
+  std::string text;
+  for (const Finding& f : all.findings)
+    text += std::string(cause_name(f.cause)) + " (" + std::string(confidence_name(f.confidence)) + ") " + f.where +
+            ": " + f.evidence + "\n";
+  return text;
+}
+
+// A cause, how it is put into a job, and what else may be named beside it because it is true, too.
+struct Situation {
+  Cause cause;
+  std::string where;
+  std::function<void(MadeUpJob&, double strength)> put;  // strength from 0.5 to 2
+  std::vector<Cause> also = {};
+};
+
+std::vector<Situation> situations_of_ranks() {
+  return {
+      {Cause::kComputation, "all ranks",
+       [](MadeUpJob& job, double) {
+         job.bytes = 4000;
+         job.communication = 0.0005;
+       }},
+      {Cause::kFullLink, "the link from host h0", [](MadeUpJob&, double) {}},
+      {Cause::kSlowComputing,
+       "rank 2 on host h2",
+       [](MadeUpJob& job, double by) { job.hosts[2].rank.compute += 0.025 * by; },
+       {Cause::kFullLink}},
+      {Cause::kSlowInput,
+       "rank 2 on host h2",
+       [](MadeUpJob& job, double by) { job.hosts[2].rank.input += 0.025 * by; },
+       {Cause::kFullLink}},
+      {Cause::kNoCpu,
+       "rank 2 on host h2",
+       [](MadeUpJob& job, double by) { job.hosts[2].rank.without_cpu += 0.025 * by; },
+       {Cause::kFullLink}},
+      {Cause::kNoCpu,
+       "all ranks",
+       [](MadeUpJob& job, double by) {
+         for (MadeUpHost& host : job.hosts) host.rank.without_cpu += 0.02 * by;
+       },
+       {Cause::kFullLink}},
+      {Cause::kDaemonNoCpu,
+       "the daemon of host h1",
+       [](MadeUpJob& job, double by) {
+         job.hosts[1].lane_without_cpu = 0.35 + 0.1 * by;
+         job.communication *= 2;
+       },
+       {Cause::kFullLink}},
+  };
+}
+
+std::vector<Situation> situations_of_the_network() {
+  const auto next_of = [](MadeUpJob& job, std::size_t h) -> MadeUpHost& { return job.hosts[h % job.hosts.size()]; };
+  return {
+      {Cause::kForeignBulk, "the link to host h1",
+       [](MadeUpJob& job, double by) {
+         job.hosts[1].foreign_received = 0.5 + 0.05 * by;
+         job.communication *= 2;
+         job.hosts[0].bulk = {.rate = 0.3, .rtt = 0.017, .min_rtt = 0.0003};
+       }},
+      {Cause::kNoPriority,
+       "the path h0 -> h1",
+       [](MadeUpJob& job, double by) {
+         job.hosts[1].foreign_received = 0.65;
+         job.communication *= 3;
+         job.hosts[0].bulk = {.rate = 0.2, .rtt = 0.017, .min_rtt = 0.0003};
+         job.hosts[0].urgent = {.rate = 0.28 / std::max(by, 0.7), .rtt = 0.015, .min_rtt = 0.0003};
+       },
+       {Cause::kForeignBulk}},
+      {Cause::kSlowLink, "the link of host h2",
+       [next_of](MadeUpJob& job, double by) {
+         job.communication *= 4;
+         next_of(job, 1).urgent = {.rate = 0.22 / by, .rtt = 0.03 * by, .min_rtt = 0.0002};
+         next_of(job, 2).urgent = {.rate = 0.22 / by, .rtt = 0.02 * by, .min_rtt = 0.0002};
+       }},
+      {Cause::kLossyPath,
+       "the path h1 -> h2",
+       [](MadeUpJob& job, double by) {
+         job.communication *= 1.5;
+         job.hosts[1].urgent.lost = job.hosts[1].bulk.lost = 0.01 * by;
+       },
+       {Cause::kFullLink}},
+      {Cause::kLimit,
+       "class urgent on host h3",
+       [](MadeUpJob& job, double by) { job.hosts[3].demoted = 0.3 * by; },
+       {Cause::kFullLink}},
+      {Cause::kSmallTensors,
+       "the job's tensors",
+       [](MadeUpJob& job, double by) {
+         job.operations = 200 * by;
+         job.bytes = 150'000 * by;
+         job.communication = 0.03 * by;
+       },
+       {Cause::kFullLink}},
+      {Cause::kSmallWindow, "class urgent on host h0",
+       [](MadeUpJob& job, double) {
+         job.communication *= 5;
+         for (MadeUpHost& host : job.hosts) {
+           host.window = 32768;
+           host.stalls_per_send = 12;
+           host.urgent = host.bulk = {.rate = 0.12, .rtt = 0.0163, .min_rtt = 0.016};
+         }
+       }},
+      {Cause::kStaging,
+       "host h1",
+       [](MadeUpJob& job, double) {
+         job.communication *= 3;
+         job.hosts[1].staging = 0.95;
+       },
+       {Cause::kFullLink}},
+  };
+}
+
+// Those of ranks first.
+std::vector<Situation> situations() {
+  std::vector<Situation> all = situations_of_ranks();
+  for (Situation& situation : situations_of_the_network()) all.push_back(std::move(situation));
+  return all;
+}
+
+const Finding* find(const Explanation& all, Cause cause) {
+  const auto found = std::ranges::find(all.findings, cause, &Finding::cause);
+  return found == all.findings.end() ? nullptr : &*found;
+}
+
+TEST(Explain, NamesEachCauseAndItsPlaceAndNoOther) {
+  std::mt19937_64 random(18);
+  std::uniform_real_distribution<double> strength(0.5, 2), noise(0, 0.05);
+  std::uniform_int_distribution<std::size_t> count(4, 9);
+  for (int round = 0; round < 16; ++round) {
+    for (const Situation& situation : situations()) {
+      MadeUpJob job(count(random));
+      job.seed = random();
+      job.noise = noise(random);
+      const double by = strength(random);
+      situation.put(job, by);
+      const Explanation all = explained(job);
+      const Finding* found = find(all, situation.cause);
+      ASSERT_NE(found, nullptr) << cause_name(situation.cause) << " of strength " << by << ":\n" << text_of(all);
+      EXPECT_THAT(found->places, ::testing::Contains(situation.where)) << text_of(all);
+      for (const Finding& finding : all.findings) {
+        if (finding.cause == situation.cause || finding.confidence == Confidence::kPossible) continue;
+        EXPECT_THAT(situation.also, ::testing::Contains(finding.cause))
+            << cause_name(situation.cause) << " of strength " << by << ":\n"
+            << text_of(all);
+      }
+    }
+  }
+}
+
+TEST(Explain, InventsNoCauseWhereNothingIsWrong) {
+  std::mt19937_64 random(30);
+  std::uniform_real_distribution<double> noise(0, 0.05), compute(0.002, 0.1), part(0.01, 4);
+  std::uniform_int_distribution<std::size_t> count(2, 40);
+  for (int round = 0; round < 200; ++round) {
+    MadeUpJob job(count(random));
+    job.seed = random();
+    job.noise = noise(random);
+    const double computing = compute(random);
+    for (MadeUpHost& host : job.hosts) host.rank.compute = computing;
+    job.communication = computing * part(random);
+    job.bytes = job.communication * job.speed / 8 / 1.08;
+    const Explanation all = explained(job);
+    for (const Finding& finding : all.findings) {
+      EXPECT_TRUE(finding.cause == Cause::kComputation || finding.cause == Cause::kFullLink ||
+                  finding.confidence == Confidence::kPossible)
+          << "round " << round << ":\n"
+          << text_of(all);
+    }
+  }
+}
+
+TEST(Explain, NamesBothOfTwoCausesOrTheLarger) {
+  std::mt19937_64 random(60);
+  const std::vector<Situation> all_situations = situations();
+  for (std::size_t a = 2; a < 7; ++a) {
+    for (std::size_t b = 7; b < all_situations.size(); ++b) {
+      MadeUpJob job(5);
+      job.noise = 0.03;
+      job.seed = random();
+      all_situations[a].put(job, 1);
+      all_situations[b].put(job, 1);
+      const Explanation all = explained(job);
+      EXPECT_TRUE(find(all, all_situations[a].cause) != nullptr || find(all, all_situations[b].cause) != nullptr)
+          << cause_name(all_situations[a].cause) << " and " << cause_name(all_situations[b].cause) << ":\n"
+          << text_of(all);
+    }
+  }
+}
+
+TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
+  MadeUpJob job(8);
+  job.hosts[5].rank.input = 0.050;
+  job.seconds = 10 * job.iteration();
+  const Explanation before = explained(job);
+  ASSERT_FALSE(before.ranks.empty());
+  EXPECT_EQ(before.ranks.front().rank, 5u);
+  EXPECT_EQ(before.ranks.front().host, "h5");
+  EXPECT_NEAR(before.ranks.front().lag, 0.050, 0.001);
+  EXPECT_NEAR(before.iteration, job.iteration(), 1e-6);
+  ASSERT_EQ(before.findings.front().cause, Cause::kSlowInput) << text_of(before);
+  EXPECT_NEAR(before.findings.front().seconds, 0.050, 0.001);
+  job.clock_off = 3600;
+  const Explanation after = explained(job);
+  EXPECT_EQ(text_of(after), text_of(before));
+}
+
+TEST(Explain, SaysThatPartsCannotBeToldApartWhereTheyAreNotKnown) {
+  MadeUpJob job(4);
+  job.hosts[1].rank.input = 0.040;
+  std::vector<HostTimes> hosts;
+  for (auto [before, after] : job.reports()) {
+    before["ranks"][0]["waiter"] = after["ranks"][0]["waiter"] = nullptr;
+    hosts.push_back(*difference(before, after));
+  }
+  const Result<Explanation> all = explain(hosts);
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->findings.front().cause, Cause::kSlowComputing);
+  EXPECT_EQ(all->findings.front().confidence, Confidence::kLikely);
+  EXPECT_THAT(all->findings.front().help, HasSubstr("cannot be told apart"));
+}
+
+TEST(Explain, SaysSoWhenThereIsNothingToCompare) {
+  MadeUpJob job(3);
+  job.seconds = job.iteration() / 100;
+  std::vector<HostTimes> hosts;
+  for (auto [before, after] : job.reports()) {
+    after["at_ns"] = before["at_ns"].get<std::uint64_t>() + 1000;
+    after["iterations"] = before["iterations"];
+    hosts.push_back(*difference(before, after));
+  }
+  EXPECT_EQ(explain(hosts).status().code(), Code::kUnavailable);
+  EXPECT_EQ(explain({}).status().code(), Code::kUnavailable);
+}
+
+TEST(Report, OfAHostThatLiesIsRefusedOrReadButNeverMore) {
+  MadeUpJob job(3);
+  const auto [before, after] = job.reports()[0];
+  const auto refused = [&](const char* key, const json& value) {
+    json lie = after;
+    lie[key] = value;
+    const Result<HostTimes> times = difference(before, lie);
+    return times.ok() ? "read" : times.status().what();
+  };
+  EXPECT_THAT(refused("iterations", 1), HasSubstr("'iterations' has shrunk"));
+  EXPECT_THAT(refused("at_ns", "soon"), HasSubstr("'at_ns' is no number"));
+  EXPECT_THAT(refused("at_ns", before["at_ns"]), HasSubstr("no time lies between"));
+  EXPECT_THAT(refused("ranks", 7), HasSubstr("'ranks' is no list"));
+  EXPECT_THAT(refused("host", std::string(10000, 'x')), HasSubstr("'host' is no text"));
+  EXPECT_THAT(refused("classes", json::array({{{"name", "urgent"}}})), HasSubstr("'classes' "));
+  EXPECT_THAT(refused("lanes", nullptr), HasSubstr("'lanes' "));
+  EXPECT_EQ(refused("connections", "the kernel does not tell"), "read");
+  // Anything anywhere.
+  std::mt19937_64 random(7);
+  const std::vector<json> lies{nullptr, -1, 1e300, "x", json::array(), json::object(), true, json::array({1, 2, 3})};
+  const json flat = after.flatten();
+  for (int round = 0; round < 2000; ++round) {
+    json changed = flat;
+    auto at = changed.begin();
+    std::advance(at, static_cast<std::ptrdiff_t>(random() % flat.size()));
+    *at = lies[random() % lies.size()];
+    json lie;
+    try {
+      lie = changed.unflatten();
+    } catch (const json::exception&) {
+      continue;
+    }
+    const Result<HostTimes> times = difference(before, lie);
+    if (times.ok()) (void)explain({*times});
+  }
+  EXPECT_FALSE(difference(json(), json()).ok());
+}
+
+}  // namespace
+}  // namespace tensorlane::explain
