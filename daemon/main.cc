@@ -21,6 +21,9 @@
 #include "daemon/reduce/workers.h"
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/span_answers.h"
+#include "daemon/telemetry/span_files.h"
+#include "daemon/telemetry/span_store.h"
 #include "daemon/telemetry/timeline.h"
 #include "daemon/wiring/control_config.h"
 #include "daemon/wiring/counters.h"
@@ -53,20 +56,23 @@ class Daemon {
       : config_(std::move(config)),
         region_ledger_(wiring::region_ledger(config_, wiring::LaneParts::kMaxRegions)),
         reducer_(reduce::make_cpu_reducer()),
-        timeline_(wiring::timeline_config(config_)),
-        parts_(config_, *reducer_, timeline_),
+        spans_(wiring::span_config(config_)),
+        timeline_(spans_, config_.timeline_limit),
+        span_files_(spans_, config_.spans_on_failure.value_or(telemetry::default_span_folder())),
+        parts_(config_, *reducer_, spans_),
         memory_(wiring::memory_budget(config_)),
         arenas_(memory_),
         scratch_(memory_),
         descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
         sessions_(wiring::session_config(config_, descriptors_), arenas_),
         choices_(config_),
-        status_({config_, parts_.metrics(), timeline_, choices_, rails_,
+        status_({config_, parts_.metrics(), timeline_, span_files_, choices_, rails_,
                  [this] { return wiring::batch_limit(config_, choices_.patterns); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
         report_({config_, parts_.metrics()}),
-        control_(wiring::control_config(config_, choices_, [this] { return status_.read(); },
-                                        {{"job", wiring::answerer(report_)}})) {}
+        control_(wiring::control_config(
+            config_, choices_, span_files_, [this] { return status_.read(); },
+            {{"job", wiring::answerer(report_)}, {"spans", telemetry::span_answerer(spans_)}})) {}
 
   Status start() {
     TL_RETURN_IF_ERROR(parts_.start(config_));
@@ -129,6 +135,8 @@ class Daemon {
     sessions_.stop();
     lanes_->stop();
     timeline_.stop();
+    spans_.stop();
+    span_files_.stop();
     tell_refused();
   }
 
@@ -157,7 +165,9 @@ class Daemon {
   config::DaemonConfig reloaded_ = config_;  // and what reload() took over
   Ledger region_ledger_;                     // of each lane's table of regions
   std::unique_ptr<ports::Reducer> reducer_;
+  telemetry::SpanStore spans_;
   telemetry::TimelineRecorder timeline_;
+  telemetry::SpanFiles span_files_;
   wiring::LaneParts parts_;
   const std::shared_ptr<memory::MemoryBudget> memory_;
   memory::ArenaPool arenas_;

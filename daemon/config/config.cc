@@ -64,6 +64,8 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "users_guaranteed",
                                                         "max_tensors",
                                                         "timeline_limit",
+                                                        "spans",
+                                                        "spans_on_failure",
                                                         "log_level"});
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
@@ -321,6 +323,21 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   return {};
 }
 
+// The last ones, in memory and of jobs that fail.
+Status read_spans(const Mapping& map, DaemonConfig* config) {
+  const auto memory = [&](std::string_view key) -> Result<Bytes> {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text(key));
+    return text == "off" ? Result<Bytes>(Bytes(0)) : size_with_unit(map, key);
+  };
+  TL_RETURN_IF_ERROR(optional_value(map, "spans", &config->spans, memory));
+  if (config->spans.value > 0 && (config->spans < mib(1) || config->spans > mib(1024)))
+    return map.wrong("spans", "expected off, or a size from 1 MiB to 1 GiB");
+  if (!map.has("spans_on_failure")) return {};
+  TL_ASSIGN_OR_RETURN(const std::string folder, map.text("spans_on_failure"));
+  config->spans_on_failure = folder == "off" ? std::string() : beside(config->path, folder);
+  return {};
+}
+
 Status read_timeline(const Mapping& map, DaemonConfig* config) {
   const auto text = [&](std::string_view key) { return map.text(key); };
   const auto bytes = [&](std::string_view key) { return size_with_unit(map, key); };
@@ -328,7 +345,7 @@ Status read_timeline(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_value(map, "timeline_limit", &config->timeline_limit, bytes));
   if (!config->timeline.empty()) config->timeline = beside(config->path, config->timeline);
   if (config->timeline_limit < mib(1)) return map.wrong("timeline_limit", "expected at least 1 MiB");
-  return {};
+  return read_spans(map, config);
 }
 
 Status read_log_level(const Mapping& map, DaemonConfig::LogLevel* level) {

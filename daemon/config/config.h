@@ -32,6 +32,10 @@ struct DaemonConfig {
   std::string metrics;               // ADDRESS:PORT; empty: off
   std::string timeline;              // path; empty: off
   Bytes timeline_limit = mib(1024);  // of this file, and of the one before it
+  Bytes spans = mib(8);              // the last spans in memory, of all lanes; 0: none
+  // Folder for the last spans of jobs that fail; resolved against the file's. Empty: off; none: what the service
+  // manager has for the daemon's state.
+  std::optional<std::string> spans_on_failure;
   std::string record;                // folder for the logs of engines; resolved against the file's; empty: off
   Bytes record_limit = mib(1024);    // of each of them
   Duration detection = seconds(10);  // how soon a dead host or client is found

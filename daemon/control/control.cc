@@ -50,6 +50,7 @@ Control::Control(ControlConfig config)
   rules_.stall_warning = config_.stall_warning;
   rules_.stall_error = config_.stall_error;
   rules_.planner = config_.planner;
+  rules_.job_failed = config_.job_failed;
   rules_.batch_planner = config_.batch_planner;
   rules_.tuned_classes = config_.tuned_classes;
   rules_.ordering = config_.ordering;

@@ -50,6 +50,8 @@ struct ControlConfig {
   // The last job of this name that this host has taken part in is over: what was planned for it is of no more use.
   // Control's thread. May be empty.
   std::function<void(const std::string& name)> job_ended;
+  // A job has failed on this host. Control's thread. May be empty.
+  std::function<void(JobId job, Epoch epoch, const std::string& name)> job_failed;
   Settings settings;               // of this host, which all hosts of a job must have alike (law 22)
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.

@@ -447,6 +447,7 @@ void Job::do_fail(const Status& cause) {
   if (state_ == State::kGathering) ++counters_.jobs_failed_gathering;
   if (state_ == State::kConnecting) ++counters_.jobs_failed_connecting;
   log(spdlog::level::err, "job '{}' has failed on host {}: {}", name_, rules_.host, cause.to_string());
+  if (rules_.job_failed) rules_.job_failed(id_, epoch_, name_);
   flood_abort();
   state_ = State::kClosing;
   if (lane_knows)

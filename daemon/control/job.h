@@ -81,6 +81,7 @@ struct JobRules {
   std::uint32_t concurrent = 1;
   // LanePort::admit.
   std::function<Status(const ports::JobSpec&, const std::vector<protocol::TensorBody>&)> admit;
+  std::function<void(JobId, Epoch, const std::string& name)> job_failed;  // may be empty
   Settings settings;  // of this host, which all hosts of a job must have alike
 };
 

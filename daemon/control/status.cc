@@ -16,6 +16,18 @@ json describe_class(const fabric::TrafficClass& cls) {
   return {{"name", cls.name}, {"dscp", cls.dscp}, {"pcp", cls.pcp}, {"sl", cls.service_level}, {"rank", cls.rank}};
 }
 
+// Files of jobs that have failed: everybody sees those of his own jobs, root and the daemon's own user those of all,
+// and nobody on another host any.
+void keep_saved_spans(json& lane, std::uint32_t uid, bool here) {
+  const auto found = lane.find("spans_saved");
+  if (found == lane.end()) return;
+  json kept = json::array();
+  for (json& saved : *found) {
+    if (here && (uid == 0 || uid == geteuid() || saved["user"] == uid)) kept.push_back(std::move(saved));
+  }
+  *found = std::move(kept);
+}
+
 }  // namespace
 
 json Job::describe(Time now) const {
@@ -113,6 +125,7 @@ json Control::describe(std::uint32_t uid, const std::string& from) const {
     keep("pattern_choices", "job", names);
     keep("urgency_choices", "job", names);
   }
+  if (status.contains("lane")) keep_saved_spans(status["lane"], uid, from == config_.host);
   json classes = json::array();
   for (const auto& cls : config_.fabric->classes.data) classes.push_back(describe_class(cls));
   classes.push_back(describe_class(config_.fabric->classes.control));

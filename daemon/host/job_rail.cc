@@ -273,6 +273,7 @@ void JobRail::frame_arrived(HostIndex peer, ClassId cls, const protocol::FrameHe
   metrics.bytes_received.add(header.payload_bytes);
   context_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(cls)].add(header.payload_bytes);
   if (cls != kControlClass) metrics_.classes[cls.value].bytes_received.add(header.payload_bytes);
+  note_arrival(peer, cls, header);
   if (desk_ != nullptr && protocol::is_of_message(header)) {
     const char* fault = desk_->messages().take_frame(now, peer, header);
     return fault != nullptr ? protocol_error(peer, fault, header) : owner_.rail_messages_moved(now);
@@ -452,15 +453,33 @@ void JobRail::note_wait(const engine::Send& send, const Next& to, ClassId cls, T
   }
   // Control would hide the tensors, and a message is of none.
   if (send.header.payload_bytes == 0 || to.message || !context_.timeline->enabled()) return;
-  context_.timeline->record({.begin = send.eligible,
-                             .length = waited,
-                             .job = job(),
-                             .tensor = send.header.tensor,
-                             .sequence = send.header.sequence,
-                             .cls = cls,
-                             .phase = ports::TraceSpan::Phase::kQueue,
-                             .peer = to.peer,
-                             .bytes = send.header.payload_bytes});
+  context_.timeline->record(span_of(send.header, to.peer, cls, ports::TraceSpan::Phase::kQueue, send.eligible, waited));
+}
+
+// From the beginning of the turn that found it. Its end is what time it is, not that of the turn: what has arrived has
+// not arrived later than that.
+void JobRail::note_arrival(HostIndex peer, ClassId cls, const protocol::FrameHeader& header) {
+  if (header.payload_bytes == 0 || protocol::is_of_message(header) || !context_.timeline->enabled()) return;
+  context_.timeline->record(
+      span_of(header, peer, cls, ports::TraceSpan::Phase::kReceive, context_.now, context_.clock() - context_.now));
+}
+
+ports::TraceSpan JobRail::span_of(const protocol::FrameHeader& header, HostIndex peer, ClassId cls,
+                                  ports::TraceSpan::Phase phase, Time begin, Duration length) const {
+  return {.begin = begin,
+          .length = length,
+          .job = job(),
+          .tensor = header.tensor,
+          .sequence = header.sequence,
+          .cls = cls,
+          .phase = phase,
+          .peer = peer,
+          .bytes = header.payload_bytes,
+          .slice = header.slice,
+          .grant = header.grant,
+          .offset = static_cast<std::uint32_t>(header.offset),
+          .rail = rail_,
+          .eager = (header.flags & protocol::kFlagEager) != 0};
 }
 
 void JobRail::publish_counts() {

@@ -163,6 +163,9 @@ class JobRail {
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
   void note_wait(const engine::Send& send, const Next& to, ClassId cls, Time now);
+  void note_arrival(HostIndex peer, ClassId cls, const protocol::FrameHeader& header);
+  ports::TraceSpan span_of(const protocol::FrameHeader& header, HostIndex peer, ClassId cls,
+                           ports::TraceSpan::Phase phase, Time begin, Duration length) const;
   bool stands(HostIndex peer, ClassId cls) const;
   std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
 

@@ -15,10 +15,10 @@ void Job::log(const std::string& line) const {
 }
 
 void Job::report_begin() {
-  std::vector<std::string> hosts;
-  hosts.reserve(spec_.hosts.size());
-  for (const ports::JobHost& host : spec_.hosts) hosts.push_back(host.name);
-  context_.timeline->begin_job(id(), epoch(), spec_.name, hosts);
+  ports::TraceJob job{id(), epoch(), spec_.name, user(), {}};
+  job.hosts.reserve(spec_.hosts.size());
+  for (const ports::JobHost& host : spec_.hosts) job.hosts.push_back(host.name);
+  context_.timeline->begin_job(job);
   context_.metrics->jobs_started.add();
   reported_ = true;
 }

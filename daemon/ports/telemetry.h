@@ -279,7 +279,7 @@ struct LaneMetrics {
 
 // One span of the timeline. Names are static text.
 struct TraceSpan {
-  enum class Phase : std::uint8_t { kWaitForData, kOperation, kQueue, kReduce, kCopy };
+  enum class Phase : std::uint8_t { kWaitForData, kOperation, kQueue, kReduce, kCopy, kReceive };
   Time begin;
   Duration length;
   JobId job;
@@ -287,8 +287,22 @@ struct TraceSpan {
   Sequence sequence;
   ClassId cls;
   Phase phase{};
-  HostIndex peer;           // kQueue: where the bytes go
+  HostIndex peer;           // kQueue: where the bytes go; kReceive: where they come from
   std::uint32_t bytes = 0;  // kReduce, kCopy: read
+  // kQueue and kReceive, of the frame's header: by these, the peer, the tensor and the sequence the two ends of one
+  // transport operation are told from all others.
+  std::uint32_t slice = 0, grant = 0, offset = 0;
+  RailIndex rail;
+  bool eager = false;
+};
+
+// A job, for the people who look at the timeline.
+struct TraceJob {
+  JobId id;
+  Epoch epoch;
+  std::string name;
+  std::uint32_t user = 0;          // uid
+  std::vector<std::string> hosts;  // names, by HostIndex
 };
 
 // Where spans go. record() is on the data path: it never blocks and drops (counted) what does not fit.
@@ -297,10 +311,9 @@ class Timeline {
   virtual ~Timeline() = default;
   virtual bool enabled() const = 0;
   virtual void record(const TraceSpan& span) = 0;
-  // A job of these hosts, by HostIndex, begins; it ends, and nothing of it is recorded any more: its names go. Not on
-  // the data path.
-  // Another of the same id may begin, in a later epoch, before the end of this one is told.
-  virtual void begin_job(JobId, Epoch, const std::string& /*name*/, const std::vector<std::string>& /*hosts*/) {}
+  // A job begins; it ends, and nothing of it is recorded any more: its names go, at once or later. Not on the data
+  // path. Another of the same id may begin, in a later epoch, before the end of this one is told.
+  virtual void begin_job(const TraceJob&) {}
   virtual void end_job(JobId, Epoch) {}
   // The name of a tensor, for the people who look at the timeline. Not on the data path.
   virtual void name(JobId job, TensorId tensor, const char* name) = 0;

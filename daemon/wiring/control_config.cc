@@ -13,7 +13,8 @@ Bytes batch_limit(const config::DaemonConfig& config, const planning::PatternCho
 }
 
 control::ControlConfig control_config(const config::DaemonConfig& config, planning::Choices& choices,
-                                      std::function<nlohmann::json()> more_status, ports::Answerers answerers) {
+                                      telemetry::SpanFiles& span_files, std::function<nlohmann::json()> more_status,
+                                      ports::Answerers answerers) {
   control::ControlConfig control;
   control.fabric = &config.fabric;
   control.host = config.host;
@@ -38,6 +39,9 @@ control::ControlConfig control_config(const config::DaemonConfig& config, planni
     };
   }
   control.job_ended = [&choices](const std::string& name) { choices.forget(name); };
+  control.job_failed = [&span_files](JobId job, Epoch epoch, const std::string& name) {
+    span_files.failed(job, epoch, name);
+  };
   if (config.search_thresholds && config.data_classes() > 1) control.tuned_classes = config.data_classes();
   control.more_status = std::move(more_status);
   control.answerers = std::move(answerers);

@@ -53,7 +53,7 @@ std::vector<telemetry::ExtraCounter> daemon_counters(const control::Control& con
       {"standstill_reports_total", "Reports of flows and lanes that stand still, from any host",
        counted(&Counts::standstill_reports)},
       {"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
-      {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
+      {"timeline_dropped_spans_total", "Spans that a lane overwrote before the timeline had written them",
        [&timeline] { return static_cast<double>(timeline.dropped()); }},
       {"leftover_segments", "Segments of sessions that have ended, which some process still has open or mapped",
        [&arenas] { return static_cast<double>(arenas.leftovers()); }},

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "common/base/text.h"
 #include "common/protocol/plan.h"
 #include "daemon/wiring/lane_config.h"
 
@@ -81,10 +82,19 @@ nlohmann::json LaneStatus::read() const {
             {"copied_bytes", metrics.bytes_copied.value()},
             {"metrics", parts_.metrics_address()},
             {"timeline", parts_.timeline.enabled() ? parts_.config.timeline : ""},
+            {"spans_saved", saved_spans()},
             {"flows", flows},
             {"rails", rail_status(metrics)},
             {"classes", classes},
             {"jobs", job_status(metrics)}}}};
+}
+
+// Of jobs that have failed.
+nlohmann::json LaneStatus::saved_spans() const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const telemetry::SpanFiles::Saved& saved : parts_.span_files.saved())
+    all.push_back({{"job", printable(saved.job)}, {"user", saved.user}, {"path", saved.path}});
+  return all;
 }
 
 // What each job sent.

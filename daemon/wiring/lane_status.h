@@ -10,6 +10,8 @@
 #include "daemon/config/config.h"
 #include "daemon/planning/plan_tensor.h"
 #include "daemon/ports/all_lanes.h"
+#include "daemon/telemetry/span_files.h"
+#include "daemon/telemetry/timeline.h"
 #include "daemon/wiring/transports.h"
 
 namespace tensorlane::wiring {
@@ -20,7 +22,8 @@ class LaneStatus {
   struct Parts {
     const config::DaemonConfig& config;
     ports::AllLanes metrics;
-    const ports::Timeline& timeline;
+    const telemetry::TimelineRecorder& timeline;
+    const telemetry::SpanFiles& span_files;
     const planning::Choices& choices;
     const std::vector<RailTransport>& rails;
     std::function<Bytes()> batch_limit;            // how long a batch is at most; 0: there are none
@@ -33,6 +36,7 @@ class LaneStatus {
 
  private:
   using Metrics = ports::LaneMetrics;
+  nlohmann::json saved_spans() const;
   nlohmann::json job_status(const Metrics& metrics) const;
   nlohmann::json path_status(const Metrics& metrics) const;  // how the flows to each peer go, and why
   nlohmann::json rail_status(const Metrics& metrics) const;  // what each NIC is used as, and what it carried

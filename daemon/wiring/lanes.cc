@@ -5,8 +5,8 @@
 
 namespace tensorlane::wiring {
 
-LaneParts::LaneParts(const config::DaemonConfig& config, ports::Reducer& reducer, ports::Timeline& timeline)
-    : reducer_(reducer), timeline_(timeline), shared_timeline_(timeline) {
+LaneParts::LaneParts(const config::DaemonConfig& config, ports::Reducer& reducer, telemetry::SpanStore& spans)
+    : reducer_(reducer), spans_(spans) {
   for (std::uint32_t lane = 0; lane < config.lanes; ++lane) parts_.push_back(std::make_unique<Part>());
 }
 
@@ -24,7 +24,7 @@ std::vector<host::HostPorts> LaneParts::ports(const host::HostPorts& shared) {
     all[lane].memory = &parts_[lane]->regions;
     all[lane].executor = parts_[lane]->executor.get();
     all[lane].metrics = &parts_[lane]->metrics;
-    all[lane].timeline = parts_.size() == 1 ? &timeline_ : &shared_timeline_;
+    all[lane].timeline = &spans_.lane(lane);
   }
   return all;
 }

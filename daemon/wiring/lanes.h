@@ -10,7 +10,7 @@
 #include "daemon/ports/all_lanes.h"
 #include "daemon/ports/executor.h"
 #include "daemon/ports/reducer.h"
-#include "daemon/telemetry/shared_timeline.h"
+#include "daemon/telemetry/span_store.h"
 
 namespace tensorlane::wiring {
 
@@ -18,8 +18,8 @@ class LaneParts {
  public:
   static constexpr std::uint32_t kMaxRegions = 1 << 19;  // of each lane
 
-  // For as many lanes as `config` says. `reducer` and `timeline` outlive it.
-  LaneParts(const config::DaemonConfig& config, ports::Reducer& reducer, ports::Timeline& timeline);
+  // For as many lanes as `config` says. `reducer` and `spans` outlive it.
+  LaneParts(const config::DaemonConfig& config, ports::Reducer& reducer, telemetry::SpanStore& spans);
   // Makes the executors. Errors: those of reduce::make_executor.
   Status start(const config::DaemonConfig& config);
 
@@ -34,8 +34,7 @@ class LaneParts {
     ports::LaneMetrics metrics;
   };
   ports::Reducer& reducer_;
-  ports::Timeline& timeline_;
-  telemetry::SharedTimeline shared_timeline_;
+  telemetry::SpanStore& spans_;
   std::vector<std::unique_ptr<Part>> parts_;
 };
 

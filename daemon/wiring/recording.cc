@@ -19,17 +19,18 @@ telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
   return exporter;
 }
 
-telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
-  telemetry::TimelineConfig timeline;
-  timeline.host = config.host;
-  timeline.limit = config.timeline_limit;
+telemetry::SpanStoreConfig span_config(const config::DaemonConfig& config) {
+  telemetry::SpanStoreConfig spans;
+  spans.source.host = config.host;
+  spans.lanes = config.lanes;
+  spans.memory = config.spans;
   const auto self = std::ranges::find(config.fabric.hosts, config.host, &fabric::Host::name);
-  timeline.sort_index = static_cast<int>(self - config.fabric.hosts.begin());
+  spans.source.sort_index = static_cast<int>(self - config.fabric.hosts.begin());
   for (const fabric::TrafficClass& c : config.fabric.classes.data) {
-    timeline.class_names.push_back(c.name);
-    timeline.class_dscps.push_back(config.tags ? c.dscp : 0);
+    spans.source.class_names.push_back(c.name);
+    spans.source.class_dscps.push_back(config.tags ? c.dscp : 0);
   }
-  return timeline;
+  return spans;
 }
 
 // Training matters more than its record: a log that cannot be written is an error in the daemon's own.

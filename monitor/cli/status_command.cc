@@ -110,6 +110,8 @@ void print_lane(const nlohmann::json& lane) {
   if (const std::string address = lane.value("metrics", ""); !address.empty())
     fmt::print("  metrics http://{}/metrics\n", address);
   if (const std::string path = lane.value("timeline", ""); !path.empty()) fmt::print("  timeline {}\n", path);
+  for (const auto& saved : lane.value("spans_saved", nlohmann::json::array()))
+    fmt::print("  spans of failed job '{}': {}\n", saved.value("job", "?"), saved.value("path", "?"));
 }
 
 std::string tag(const nlohmann::json& value) {

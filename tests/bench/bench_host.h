@@ -20,6 +20,7 @@
 #include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/reduce/workers.h"
+#include "daemon/telemetry/span_store.h"
 
 namespace tensorlane::bench {
 
@@ -101,11 +102,20 @@ struct HostOptions {
   std::size_t workers = 0, ranks = 1;  // workers: of all lanes together
   std::size_t rails = 1, lanes = 1;
   Bytes staging = mib(64);  // of each rail
+  bool spans = true;        // the last ones are kept, as in the daemon
 };
+
+inline telemetry::SpanStoreConfig span_config(const HostOptions& options) {
+  telemetry::SpanStoreConfig config;
+  config.lanes = options.lanes;
+  if (!options.spans) config.memory = Bytes(0);
+  return config;
+}
 
 // `ranks` clients, each with a tensor of `bytes`.
 struct Host {
-  Host(const HostOptions& options, std::uint16_t index, std::size_t bytes) : reducer(reduce::make_cpu_reducer()) {
+  Host(const HostOptions& options, std::uint16_t index, std::size_t bytes)
+      : reducer(reduce::make_cpu_reducer()), spans(span_config(options)) {
     for (std::size_t r = 0; r < options.ranks; ++r) clients.push_back(std::make_shared<Client>(bytes));
     config.classes = 1;
     config.staging = options.staging;
@@ -122,7 +132,8 @@ struct Host {
       auto executor = reduce::make_executor(*reducer, workers, config.spin);
       if (!executor.ok()) fail(executor.status().to_string());
       part.executor = std::move(*executor);
-      ports.push_back({&part.regions, part.executor.get(), &part.metrics, &timeline, make_transport, {}, &scratch});
+      ports.push_back(
+          {&part.regions, part.executor.get(), &part.metrics, &spans.lane(l), make_transport, {}, &scratch});
     }
     auto made = lane::Lanes::create(config, ports);
     if (!made.ok()) fail(made.status().to_string());
@@ -158,7 +169,7 @@ struct Host {
   memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
   std::unique_ptr<ports::Reducer> reducer;
   std::vector<std::unique_ptr<Part>> parts;  // by lane
-  ports::NoTimeline timeline;
+  telemetry::SpanStore spans;
   Listener listener;
   std::vector<std::shared_ptr<Client>> clients;
   std::unique_ptr<lane::Lanes> lane;

@@ -98,6 +98,7 @@ int main(int argc, char** argv) {
   app.add_option("--workers", options.workers, "threads of each host that sum and copy")->check(CLI::Range(0, 64));
   app.add_option("--rails", options.rails, "of each host; more than one needs tcp")
       ->check(CLI::Range(std::size_t{1}, kMaxRails));
+  app.add_flag("!--no-spans", options.spans, "Do not keep the last spans");
   app.add_option("--lanes", options.lanes, "threads of each host that drive them")->check(CLI::Range(1, 16));
   CLI11_PARSE(app, argc, argv);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("lane_bench"));  // standard output is the result's

@@ -16,6 +16,7 @@ MAY_INCLUDE = {
     "common/nccl": ["common/base", "common/files"],
     "common/process": ["common/base"],
     "common/protocol": ["common/base"],
+    "common/spans": ["common/base"],
     "daemon/engine": [],
     "daemon/engine_log": ["daemon/engine"],
     "daemon/ports": [],
@@ -45,7 +46,8 @@ MAY_INCLUDE = {
     "switch-config": [],
     "monitor": ["tensorlane"],
     "monitor/explain": [],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/explain", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/timeline": [],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/explain", "monitor/timeline", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

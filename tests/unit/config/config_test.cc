@@ -52,12 +52,14 @@ TEST_F(ConfigTest, ReadsEverything) {
       "4\nurgency: "
       "observed\n"
       "batch: 256 KiB\n"
-      "record: logs\nrecord_limit: 8 MiB\n");
+      "record: logs\nrecord_limit: 8 MiB\nspans: 16 MiB\nspans_on_failure: failed\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
   EXPECT_EQ(config->secret_key, kKey);
   EXPECT_EQ(config->socket, "/run/x.sock");
   EXPECT_EQ(config->metrics, "127.0.0.1:9400");
+  EXPECT_EQ(config->spans, mib(16));
+  EXPECT_EQ(config->spans_on_failure, file("failed"));
   EXPECT_EQ(config->detection, seconds(1));
   EXPECT_EQ(config->late_after, milliseconds(500));
   EXPECT_EQ(config->pattern, protocol::Pattern::kParameterServer);
@@ -169,6 +171,8 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("pattern: whole_server\n"), ::testing::HasSubstr("expected ring"));
   EXPECT_THAT(error("network_model: {latency: 30 us, bandwith: 1 Gbit/s}\n"),
               ::testing::HasSubstr("did you mean 'bandwidth'?"));
+  EXPECT_THAT(error("spans: 1 KiB\n"), ::testing::HasSubstr("expected off, or a size from 1 MiB to 1 GiB"));
+  EXPECT_EQ(error("spans: off\nspans_on_failure: off\n"), "no error");
   EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }
@@ -191,6 +195,8 @@ TEST_F(ConfigTest, EachKeyAloneAtItsExtremes) {
                           "metrics",
                           "timeline",
                           "timeline_limit",
+                          "spans",
+                          "spans_on_failure",
                           "record",
                           "record_limit",
                           "detection",

@@ -48,7 +48,7 @@ struct FakeTimeline final : ports::Timeline {
     spans.push_back(span);
   }
   void name(JobId, TensorId, const char*) override {}
-  void begin_job(JobId, Epoch, const std::string&, const std::vector<std::string>&) override {
+  void begin_job(const ports::TraceJob&) override {
     if (no_memory) throw std::bad_alloc();
   }
   std::vector<ports::TraceSpan> spans;

@@ -368,6 +368,39 @@ TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
   }
 }
 
+// What tells a transport operation from all others is the same at both of its ends.
+TEST_F(LaneTest, TellsOfBothEndsOfAnOperation) {
+  start(2, 1, {allreduce(200'000), allreduce(10)});
+  for (const std::uint64_t sequence : {1, 2}) {
+    each_client([&](FakeClient& client, std::uint32_t) {
+      for (std::uint32_t tensor = 0; tensor < 2; ++tensor) client.submit(tensor, sequence);
+    });
+    each_client([&](FakeClient& client, std::uint32_t) {
+      for (std::uint32_t tensor = 0; tensor < 2; ++tensor) ASSERT_EQ(client.wait(tensor, sequence), Code::kOk);
+    });
+  }
+  for (std::uint32_t h = 0; h < 2; ++h) ASSERT_TRUE(hosts_[h]->lane->detach(kJob, Rank(h)).ok());
+  using Key = std::array<std::uint64_t, 10>;
+  std::set<Key> sent, received;
+  std::size_t sends = 0;
+  for (std::uint32_t h = 0; h < 2; ++h) {
+    ASSERT_TRUE(hosts_[h]->listener.wait_closed());
+    hosts_[h]->lane->stop();
+    for (const ports::TraceSpan& s : hosts_[h]->timeline.spans) {
+      const bool leaves = s.phase == ports::TraceSpan::Phase::kQueue;
+      if (!leaves && s.phase != ports::TraceSpan::Phase::kReceive) continue;
+      const std::uint64_t from = leaves ? h : s.peer.value, to = leaves ? s.peer.value : h;
+      (leaves ? sent : received)
+          .insert(
+              {from, to, s.tensor.value, s.sequence.value, s.slice, s.offset, s.grant, s.rail.value, s.eager, s.bytes});
+      sends += leaves ? 1 : 0;
+      EXPECT_GE(s.length, Duration());
+    }
+  }
+  EXPECT_EQ(sent.size(), sends) << "no two are alike";
+  EXPECT_EQ(sent, received);
+}
+
 TEST_F(LaneTest, ShowsTheTagsThatTheSocketsCarry) {
   start(2, 1, {allreduce(100)});
   const std::vector<ports::FlowReport> flows = hosts_[0]->metrics().flows.all();

@@ -38,9 +38,16 @@ class TimelineTest : public ::testing::Test {
     std::ifstream in(path);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  static TimelineConfig config() { return {"h0", 0, {"urgent", "bulk"}, {43, 27}, 16}; }
+  static SpanStoreConfig config(Bytes memory = Bytes(0)) {
+    SpanStoreConfig config;
+    config.source.host = "h0";
+    config.source.class_names = {"urgent", "bulk"};
+    config.source.class_dscps = {43, 27};
+    config.memory = memory;
+    return config;
+  }
   static ports::TraceSpan span() {
-    return {.begin = Time(5000),
+    return {.begin = SpanStore::now(),
             .length = microseconds(2),
             .job = JobId(9),
             .tensor = TensorId(1),
@@ -48,23 +55,29 @@ class TimelineTest : public ::testing::Test {
             .cls = ClassId(1),
             .phase = ports::TraceSpan::Phase::kQueue,
             .peer = HostIndex(2),
-            .bytes = 77};
+            .bytes = 77,
+            .slice = 4,
+            .grant = 1u << 31,
+            .offset = 8192};
   }
+  void begin_job(Epoch epoch, const std::string& name) {
+    lane_.begin_job({JobId(9), epoch, name, 1000, {"h0", "h1", "h2"}});
+  }
+
+  SpanStore store_{config()};
+  ports::Timeline& lane_ = store_.lane(0);
 };
 
 TEST_F(TimelineTest, WritesChromeTraceEvents) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   EXPECT_FALSE(recorder.enabled());
   ASSERT_TRUE(recorder.start(path_).ok());
   const auto now = [] {
     return std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
   };
-  const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
-  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0", "h1", "h2"});
-  recorder.name(JobId(9), TensorId(1), "fc1.\"weight\"");
-  ports::TraceSpan recorded = span();
-  recorded.begin = Time(std::chrono::duration_cast<std::chrono::nanoseconds>(monotonic).count());
-  recorder.record(recorded);
+  begin_job(Epoch(1), "train");
+  lane_.name(JobId(9), TensorId(1), "fc1.\"weight\"");
+  lane_.record(span());
   recorder.stop();
   std::ifstream in(path_);
   const nlohmann::json events = nlohmann::json::parse(in);
@@ -81,17 +94,23 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
   EXPECT_EQ(found["args"]["bytes"], 77);
   EXPECT_EQ(found["args"]["peer"], "h2");
   EXPECT_EQ(found["args"]["job"], "train");
+  EXPECT_EQ(found["args"]["epoch"], 1);
+  EXPECT_EQ(found["args"]["tensor_id"], 1);
+  EXPECT_EQ(found["args"]["slice"], 4);
+  EXPECT_EQ(found["args"]["offset"], 8192);
+  EXPECT_EQ(found["args"]["grant"], 1u << 31);
 }
 
 // The rows of a trace are classes; phases have names of their own, and the list has an end.
 TEST_F(TimelineTest, SaysWhatEachSpanIs) {
   using Phase = ports::TraceSpan::Phase;
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   ASSERT_TRUE(recorder.start(path_).ok());
-  for (const Phase phase : {Phase::kWaitForData, Phase::kOperation, Phase::kQueue, Phase::kReduce, Phase::kCopy}) {
+  for (const Phase phase :
+       {Phase::kWaitForData, Phase::kOperation, Phase::kQueue, Phase::kReduce, Phase::kCopy, Phase::kReceive}) {
     ports::TraceSpan recorded = span();
     recorded.phase = phase;
-    recorder.record(recorded);
+    lane_.record(recorded);
   }
   recorder.stop();
   const std::string text = text_of(path_);
@@ -103,19 +122,19 @@ TEST_F(TimelineTest, SaysWhatEachSpanIs) {
     EXPECT_EQ(event["tid"], 1) << "of bulk";
     EXPECT_EQ(event["pid"], 0);
     EXPECT_EQ(event["args"]["sequence"], 3);
-    EXPECT_EQ(event["args"].contains("peer"), names.back() == "QUEUE");
+    EXPECT_EQ(event["args"].contains("peer"), names.back() == "QUEUE" || names.back() == "RECEIVE");
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"WAIT_FOR_DATA", "ALLREDUCE", "QUEUE", "REDUCE", "MEMCPY"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"WAIT_FOR_DATA", "ALLREDUCE", "QUEUE", "REDUCE", "MEMCPY", "RECEIVE"}));
 }
 
 TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   ASSERT_TRUE(recorder.start(path_).ok());
-  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
-  recorder.name(JobId(9), TensorId(1),
-                "gr\xf6\xdf"
-                "e");
-  recorder.record(span());
+  begin_job(Epoch(1), "train");
+  lane_.name(JobId(9), TensorId(1),
+             "gr\xf6\xdf"
+             "e");
+  lane_.record(span());
   recorder.stop();
   std::ifstream in(path_);
   const nlohmann::json events = nlohmann::json::parse(in);
@@ -126,9 +145,9 @@ TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
 
 // One event a line, so that files of several hosts are merged by their lines: telemetry/README.md says how.
 TEST_F(TimelineTest, IsOneEventALine) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   ASSERT_TRUE(recorder.start(path_).ok());
-  recorder.record(span());
+  lane_.record(span());
   recorder.stop();
   std::istringstream lines(text_of(path_));
   int events = 0;
@@ -139,17 +158,14 @@ TEST_F(TimelineTest, IsOneEventALine) {
     EXPECT_TRUE(nlohmann::json::parse(line).contains("ph")) << line;
     ++events;
   }
-  EXPECT_EQ(events, 4);
+  EXPECT_EQ(events, 5);
 }
 
 TEST_F(TimelineTest, GrowsToItsLimitAndBeginsANewFile) {
-  TimelineConfig small = config();
-  small.capacity = 64;
-  small.limit = Bytes(4000);
-  TimelineRecorder recorder(small);
+  TimelineRecorder recorder(store_, Bytes(4000));
   ASSERT_TRUE(recorder.start(path_).ok());
   for (int i = 0; i < 40; ++i) {
-    recorder.record(span());
+    lane_.record(span());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   recorder.stop();
@@ -166,9 +182,10 @@ TEST_F(TimelineTest, GrowsToItsLimitAndBeginsANewFile) {
 
 TEST_F(TimelineTest, ARestartKeepsTheFileThatWasThere) {
   for (const char* host : {"first", "second"}) {
-    TimelineConfig named = config();
-    named.host = host;
-    TimelineRecorder recorder(named);
+    SpanStoreConfig named = config();
+    named.source.host = host;
+    SpanStore store(named);
+    TimelineRecorder recorder(store);
     ASSERT_TRUE(recorder.start(path_).ok());
     recorder.stop();
   }
@@ -178,110 +195,59 @@ TEST_F(TimelineTest, ARestartKeepsTheFileThatWasThere) {
 
 // A second daemon with the same file, started by mistake, must not take it from the first.
 TEST_F(TimelineTest, IsWrittenByOneAtATime) {
-  TimelineRecorder first(config()), second(config());
+  SpanStore other(config());
+  TimelineRecorder first(store_), second(other);
   ASSERT_TRUE(first.start(path_).ok());
   EXPECT_EQ(second.start(path_).to_string(), "cannot write the timeline: another process writes it: " + path_ +
                                                  ": end it, e.g. another tensorlaned, or choose another path");
   EXPECT_FALSE(second.enabled());
   EXPECT_FALSE(std::filesystem::exists(path_ + ".1"));
-  first.begin_job(JobId(9), Epoch(1), "train", {"h0", "h1", "h2"});
-  first.record(span());
+  begin_job(Epoch(1), "train");
+  lane_.record(span());
   first.stop();
   EXPECT_THAT(text_of(path_), HasSubstr("train"));
   EXPECT_TRUE(second.start(path_).ok()) << "now nobody writes it";
 }
 
-TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
-  TimelineRecorder recorder(config());
-  const auto name_all = [&](JobId job) {
-    recorder.begin_job(job, Epoch(1), "train", {"h0"});
-    for (std::uint32_t i = 0; i < 1000; ++i) recorder.name(job, TensorId(i), std::string(200, 'x').c_str());
-  };
-  name_all(JobId(9));
-  EXPECT_EQ(recorder.names(), 0u) << "it is off";
+// Nobody needs them.
+TEST_F(TimelineTest, KeepsNoNamesWhileItIsOffAndNoSpansAreKept) {
+  TimelineRecorder recorder(store_);
+  begin_job(Epoch(1), "train");
+  lane_.name(JobId(9), TensorId(1), "fc1");
+  EXPECT_FALSE(lane_.enabled());
+  EXPECT_EQ(store_.names().names(), 0u);
   ASSERT_TRUE(recorder.start(path_).ok());
-  name_all(JobId(9));
-  name_all(JobId(10));
-  EXPECT_EQ(recorder.names(), 2000u);
-  recorder.record(span());
-  recorder.end_job(JobId(9), Epoch(1));
-  for (int i = 0; i < 300 && recorder.names() > 1000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(recorder.names(), 1000u);
+  EXPECT_TRUE(lane_.enabled());
+  begin_job(Epoch(1), "train");
+  lane_.name(JobId(9), TensorId(1), "fc1");
+  EXPECT_EQ(store_.names().names(), 1u);
   recorder.stop();
-  EXPECT_THAT(text_of(path_), HasSubstr("xxxxx")) << "what was recorded before the job's end has its name";
+  EXPECT_FALSE(lane_.enabled());
 }
 
-// Tensors that were unregistered leave their numbers to others.
-TEST_F(TimelineTest, ASpanHasTheNameThatItsTensorHadThen) {
-  constexpr int kNames = 50;
-  TimelineConfig roomy = config();
-  roomy.capacity = kNames;
-  TimelineRecorder recorder(roomy);
+// Lanes write rings of their own, and one file has them all.
+TEST_F(TimelineTest, HasTheSpansOfAllLanes) {
+  SpanStoreConfig two = config(mib(1));
+  two.lanes = 2;
+  SpanStore store(two);
+  TimelineRecorder recorder(store);
+  store.lane(1).record(span());
   ASSERT_TRUE(recorder.start(path_).ok());
-  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
-  for (int i = 0; i < kNames; ++i) {
-    recorder.name(JobId(9), TensorId(1), fmt::format("tensor-{}", i).c_str());
-    recorder.record(span());
+  constexpr int kSpans = 2000;
+  std::vector<std::thread> lanes;
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    lanes.emplace_back([&store, lane] {
+      for (int i = 0; i < kSpans; ++i) store.lane(lane).record(span());
+    });
   }
-  for (int i = 0; i < 300 && recorder.names() > 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(recorder.names(), 1u) << "what is written needs no former name";
+  for (std::thread& lane : lanes) lane.join();
   recorder.stop();
-  std::ifstream in(path_);
-  int next = 0;
-  for (const auto& event : nlohmann::json::parse(in)) {
-    if (event.value("ph", "") != "X") continue;
-    EXPECT_EQ(event["args"]["tensor"], fmt::format("tensor-{}", next++));
-  }
-  EXPECT_EQ(next, kNames);
-}
-
-// Tensors that come and go while the writer waits for its disk.
-TEST_F(TimelineTest, KeepsOnlySoManyNamesOfTensorsThatAreGone) {
-  TimelineConfig small = config();
-  small.capacity = 6;
-  constexpr std::uint32_t kOthers = 50;
-  std::string written;
-  for (int attempt = 0; attempt < 20 && written.find("\"tensor 1\"") == std::string::npos; ++attempt) {
-    TimelineRecorder recorder(small);
-    ASSERT_TRUE(recorder.start(path_).ok());
-    recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
-    recorder.name(JobId(9), TensorId(1), "first");
-    recorder.record(span());
-    recorder.name(JobId(9), TensorId(1), "second");
-    recorder.record(span());
-    for (std::uint32_t i = 2; i <= kOthers; ++i) {
-      recorder.name(JobId(9), TensorId(i), "former");
-      recorder.name(JobId(9), TensorId(i), "latter");
-    }
-    EXPECT_LE(recorder.names(), kOthers + small.capacity);
-    recorder.stop();
-    written = text_of(path_);
-  }
-  EXPECT_THAT(written, HasSubstr("\"tensor 1\"")) << "an older name goes first";
-  EXPECT_THAT(written, HasSubstr("\"second\"")) << "the other one has it still";
-}
-
-// A job with the key of another begins before the lane has retired that one.
-TEST_F(TimelineTest, TheEndOfAJobTakesNoNamesOfTheNextOneOfItsKey) {
-  TimelineRecorder recorder(config());
-  ASSERT_TRUE(recorder.start(path_).ok());
-  recorder.begin_job(JobId(9), Epoch(1), "first", {"h0"});
-  recorder.name(JobId(9), TensorId(1), "of the first");
-  recorder.begin_job(JobId(9), Epoch(2), "second", {"h0"});
-  recorder.name(JobId(9), TensorId(1), "of the second");
-  recorder.end_job(JobId(9), Epoch(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the writer looks every 50 ms
-  EXPECT_EQ(recorder.names(), 1u);
-  recorder.record(span());
-  recorder.end_job(JobId(9), Epoch(2));
-  for (int i = 0; i < 300 && recorder.names() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(recorder.names(), 0u);
-  recorder.stop();
-  EXPECT_THAT(text_of(path_), HasSubstr("of the second"));
+  EXPECT_EQ(recorder.recorded(), 2u * kSpans) << "and not what was there before it began";
+  EXPECT_EQ(recorder.dropped(), 0u);
 }
 
 TEST_F(TimelineTest, IsNotWrittenToWhatOthersPutInItsPlace) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   EXPECT_EQ(recorder.start("/dev/full").to_string(),
             "cannot write the timeline: it is no regular file: /dev/full: choose a path that this process may write");
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
@@ -295,7 +261,7 @@ TEST_F(TimelineTest, IsNotWrittenToWhatOthersPutInItsPlace) {
 }
 
 TEST_F(TimelineTest, IsReadByItsOwnerAlone) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   ASSERT_TRUE(recorder.start(path_).ok());
   struct stat info {};
   ASSERT_EQ(stat(path_.c_str(), &info), 0);
@@ -303,7 +269,7 @@ TEST_F(TimelineTest, IsReadByItsOwnerAlone) {
 }
 
 TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{}, small{};
   getrlimit(RLIMIT_FSIZE, &before);
@@ -319,7 +285,7 @@ TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
 
 // A disk that fills up while recording: a limit on the file's size fails the same write() in the same way.
 TEST_F(TimelineTest, FullDiskLaterStopsTheTimelineOnly) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   ASSERT_TRUE(recorder.start(path_).ok());
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{}, small{};
@@ -327,28 +293,33 @@ TEST_F(TimelineTest, FullDiskLaterStopsTheTimelineOnly) {
   small = before;
   small.rlim_cur = 512;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  for (int i = 0; i < 16; ++i) recorder.record(span());
+  for (int i = 0; i < 16; ++i) lane_.record(span());
   for (int i = 0; i < 300 && !recorder.broken(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_TRUE(recorder.broken());
   EXPECT_FALSE(recorder.enabled());
-  recorder.record(span());
+  lane_.record(span());
   recorder.stop();
 }
 
 TEST_F(TimelineTest, UnwritablePathIsAClearError) {
-  TimelineRecorder recorder(config());
+  TimelineRecorder recorder(store_);
   const Status status = recorder.start("/nowhere/t.json");
   EXPECT_EQ(status.to_string(),
             "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that this process "
             "may write");
 }
 
-TEST_F(TimelineTest, DropsAndCountsWhatDoesNotFit) {
-  TimelineRecorder recorder(config());
+TEST_F(TimelineTest, CountsWhatALaneHasOverwritten) {
+  SpanStore store(config(Bytes(64 * SpanRing::kSpanBytes)));
+  TimelineRecorder recorder(store);
   ASSERT_TRUE(recorder.start(path_).ok());
-  for (int i = 0; i < 1000000 && recorder.dropped() == 0; ++i) recorder.record(span());
+  constexpr int kSpans = 100000;
+  for (int i = 0; i < kSpans; ++i) store.lane(0).record(span());
+  recorder.stop();
   EXPECT_GT(recorder.dropped(), 0u);
+  EXPECT_GT(recorder.recorded(), 0u);
+  EXPECT_EQ(recorder.recorded() + recorder.dropped(), std::uint64_t{kSpans});
 }
 
 }  // namespace
