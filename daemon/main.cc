@@ -90,10 +90,10 @@ class Daemon {
       TL_RETURN_IF_ERROR(wiring::try_metrics(config_));
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
-      TL_ASSIGN_OR_RETURN(exporter_,
-                          telemetry::Exporter::create(exporter, parts_.metrics(),
-                                                      wiring::daemon_counters(control_, sessions_, timeline_, arenas_),
-                                                      wiring::user_accounts(sessions_)));
+      TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter, parts_.metrics(),
+                                                                 wiring::daemon_counters(control_, sessions_, timeline_,
+                                                                                         arenas_, *memory_, config_),
+                                                                 wiring::user_accounts(sessions_)));
     }
     lanes_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lanes_, sessions_));

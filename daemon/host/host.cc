@@ -385,13 +385,14 @@ bool Host::housekeep() {
   if (context_.now < next_housekeeping_) return false;
   next_housekeeping_ = context_.now + kHousekeeping;
   ports::LaneMetrics& m = *ports_.metrics;
-  std::uint64_t jobs = 0, pending = 0, staging = 0, sessions = 0, messages = 0;
+  std::uint64_t jobs = 0, pending = 0, staging = 0, staging_limit = 0, sessions = 0, messages = 0;
   Duration oldest_message;
   std::array<Duration, kMaxDataClasses> ages{};
   for (auto& job : jobs_) {
     if (job->rails() != nullptr) {
       job->rails()->report(context_.now);
       staging += job->rails()->staging_bytes();
+      staging_limit += job->rails()->staging_limit();
     }
     if (Job* home = job->home()) {
       home->report_late(context_.now);
@@ -415,6 +416,7 @@ bool Host::housekeep() {
   m.messages_open.set(messages);
   m.oldest_message_ns.set(static_cast<std::uint64_t>(oldest_message.value));
   m.staging_bytes.set(staging);
+  m.staging_limit_bytes.set(staging_limit);
   for (std::size_t c = 0; c < ages.size(); ++c) m.oldest_operation_ns[c].set(static_cast<std::uint64_t>(ages[c].value));
   return true;
 }

@@ -48,6 +48,7 @@ class RailSet final : public Rails, private JobRail::Owner {
   // Tells the job how far it has come, and metrics what was counted. About every 100 ms.
   void report(Time now);
   std::uint64_t staging_bytes() const;
+  std::uint64_t staging_limit() const { return rails_.size() * context_.config->staging.value; }
   // Null: the job has none, or they are another lane's.
   const engine::Messages* messages() const { return desk_ != nullptr ? &desk_->messages() : nullptr; }
   bool drained() const { return drained_; }

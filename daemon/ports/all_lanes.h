@@ -58,10 +58,26 @@ class AllLanes {
     for (std::size_t c = 0; c < to.classes.size(); ++c) add(to.classes[c], from.classes[c]);
     for (std::size_t r = 0; r < to.rails.size(); ++r) add(to.rails[r], from.rails[r]);
     add(to.transport, from.transport);
-    for (const auto counter : {&L::slices_sent, &L::slices_reduced, &L::bytes_reduced, &L::bytes_copied,
-                               &L::stale_grants, &L::protocol_errors, &L::late_reports, &L::jobs_started,
-                               &L::jobs_failed, &L::cpu_ns, &L::work_cpu_ns, &L::work_turns, &L::loops, &L::sleeps,
-                               &L::jobs, &L::sessions, &L::operations_pending, &L::staging_bytes, &L::messages_open})
+    for (const auto counter : {&L::slices_sent,
+                               &L::slices_reduced,
+                               &L::bytes_reduced,
+                               &L::bytes_copied,
+                               &L::stale_grants,
+                               &L::protocol_errors,
+                               &L::late_reports,
+                               &L::jobs_started,
+                               &L::jobs_failed,
+                               &L::cpu_ns,
+                               &L::work_cpu_ns,
+                               &L::work_turns,
+                               &L::loops,
+                               &L::sleeps,
+                               &L::jobs,
+                               &L::sessions,
+                               &L::operations_pending,
+                               &L::staging_bytes,
+                               &L::staging_limit_bytes,
+                               &L::messages_open})
       add(to.*counter, from.*counter);
     for (std::size_t c = 0; c < to.oldest_operation_ns.size(); ++c) {
       Counter& oldest = to.oldest_operation_ns[c];

@@ -267,7 +267,8 @@ struct LaneMetrics {
   Counter work_cpu_ns;    // of threads that sum and copy beside it
   Counter work_turns;     // ten a second, but for those when a block of work has been under way for a second
   Counter loops, sleeps;  // turns of the lane's loop; times it blocked
-  Counter jobs, sessions, operations_pending, staging_bytes;  // now
+  Counter jobs, sessions, operations_pending, staging_bytes,
+      staging_limit_bytes;                   // now
   Counter messages_open, oldest_message_ns;  // now: sends and receives that are not over, and the age of the oldest
   // Now, by class: the age of the oldest operation that all ranks of this host have submitted, and that is not
   // complete.

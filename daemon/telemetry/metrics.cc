@@ -41,6 +41,7 @@ class Page final {
     add_histogram(families, "completion_seconds", "From the last local rank's submission to completion, per tensor",
                   &ports::ClassMetrics::completion);
     add_job_counters(families);
+    add_job_ranks(families);
     add_scalars(families);
     add_transport(families);
     add_info(families);
@@ -176,6 +177,52 @@ class Page final {
     }
   }
 
+  // What ranks of this host wait for: by training_rank, since "rank" is a class's. At most kMostRanks of all jobs.
+  void add_job_ranks(std::vector<MetricFamily>& families) const {
+    using Key = std::tuple<std::string, std::string, std::string>;
+    std::map<Key, std::array<double, 3>> sums;  // operations, seconds waited, seconds blocked
+    std::map<std::pair<std::string, std::string>, double> iterations;
+    double left_out = 0;
+    std::size_t jobs = 0;
+    for (const auto& job : metrics_.job_list.all()) {
+      if (++jobs > kMostSeries) {
+        left_out += static_cast<double>(job->ranks.size());
+        continue;
+      }
+      const std::string name = label_text(job->name), user = std::to_string(job->user);
+      iterations[{name, user}] += static_cast<double>(job->iterations.value());
+      for (const ports::JobMetrics::PerRank& rank : job->ranks) {
+        const Key key{name, user, std::to_string(rank.rank.value)};
+        if (sums.size() >= kMostRanks && !sums.contains(key)) {
+          ++left_out;
+          continue;
+        }
+        sums[key][0] += static_cast<double>(rank.operations.value());
+        sums[key][1] += static_cast<double>(rank.wait_ns.value()) * 1e-9;
+        sums[key][2] += static_cast<double>(rank.blocked_ns.value()) * 1e-9;
+      }
+    }
+    families.push_back(
+        make("job_iterations_total", "Iterations of a job, as this host counts them", MetricType::Counter));
+    for (const auto& [key, count] : iterations)
+      add_value(families.back(), {{"training_job", key.first}, {"user", key.second}}, count);
+    static constexpr std::array<std::array<const char*, 2>, 3> kRows = {
+        {{"job_rank_operations_total", "Complete operations of a rank"},
+         {"job_rank_wait_seconds_total",
+          "From a rank's submission to completion, of all its operations: of two ranks "
+          "the one that waits less was later"},
+         {"job_rank_blocked_seconds_total", "That a rank's threads were blocked in waits, as its process says"}}};
+    for (std::size_t row = 0; row < kRows.size(); ++row) {
+      families.push_back(make(kRows[row][0], kRows[row][1], MetricType::Counter));
+      for (const auto& [key, sum] : sums) {
+        const auto& [name, user, rank] = key;
+        add_value(families.back(), {{"training_job", name}, {"user", user}, {"training_rank", rank}}, sum[row]);
+      }
+    }
+    families.push_back(make("left_out_ranks", "Ranks of this host without series of their own", MetricType::Gauge));
+    add_value(families.back(), {}, left_out);
+  }
+
   void add_histogram(std::vector<MetricFamily>& families, const char* name, const char* help,
                      ports::DurationHistogram ports::ClassMetrics::*histogram) const {
     MetricFamily family = make(name, help, MetricType::Histogram);
@@ -237,6 +284,8 @@ class Page final {
         {"oldest_message_age_seconds", "Age of the oldest of them; 0: there is none",
          static_cast<double>(m.oldest_message_ns.value()) * 1e-9, false},
         {"staging_bytes", "Staging memory in use", static_cast<double>(m.staging_bytes.value()), false},
+        {"staging_limit_bytes", "Staging memory that the jobs now have",
+         static_cast<double>(m.staging_limit_bytes.value()), false},
     };
     for (const Row& row : rows) {
       MetricFamily family = make(row.name, row.help, row.counter ? MetricType::Counter : MetricType::Gauge);

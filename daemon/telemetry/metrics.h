@@ -45,7 +45,7 @@ struct ExtraFamily {
 // What jobs and users bring does not grow the page without end: names are cut to kLongestLabel bytes of printable
 // UTF-8, and where there are more than kMostSeries flows, or jobs, the others are left out (of flows) or counted
 // together (of jobs).
-inline constexpr std::size_t kLongestLabel = 128, kMostSeries = 512;
+inline constexpr std::size_t kLongestLabel = 128, kMostSeries = 512, kMostRanks = 512;
 // A name as it stands in a label.
 std::string label_text(const std::string& name);
 

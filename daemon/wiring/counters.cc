@@ -19,7 +19,9 @@ double process_cpu_seconds() {
 std::vector<telemetry::ExtraCounter> daemon_counters(const control::Control& control,
                                                      const session::SessionServer& sessions,
                                                      const telemetry::TimelineRecorder& timeline,
-                                                     const memory::ArenaPool& arenas) {
+                                                     const memory::ArenaPool& arenas,
+                                                     const memory::MemoryBudget& memory,
+                                                     const config::DaemonConfig& config) {
   const auto counted = [&control](std::uint64_t control::ControlCounts::*count) {
     return [&control, count] { return static_cast<double>(control.counts().*count); };
   };
@@ -57,6 +59,10 @@ std::vector<telemetry::ExtraCounter> daemon_counters(const control::Control& con
        [&timeline] { return static_cast<double>(timeline.dropped()); }},
       {"leftover_segments", "Segments of sessions that have ended, which some process still has open or mapped",
        [&arenas] { return static_cast<double>(arenas.leftovers()); }},
+      {"memory_bytes", "Memory of sessions and of what the daemon needs for their jobs",
+       [&memory] { return static_cast<double>(memory.ledger().in_use()); }},
+      {"memory_limit_bytes", "How much of it there may be: memory_limit",
+       [limit = config.memory_limit.value] { return static_cast<double>(limit); }},
       {"open_sessions", "Sessions whose memory is held",
        [&sessions] { return static_cast<double>(sessions.sessions()); }}};
 }

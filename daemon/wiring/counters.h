@@ -15,7 +15,9 @@ namespace tensorlane::wiring {
 std::vector<telemetry::ExtraCounter> daemon_counters(const control::Control& control,
                                                      const session::SessionServer& sessions,
                                                      const telemetry::TimelineRecorder& timeline,
-                                                     const memory::ArenaPool& arenas);
+                                                     const memory::ArenaPool& arenas,
+                                                     const memory::MemoryBudget& memory,
+                                                     const config::DaemonConfig& config);
 // What each user has of what all share.
 std::vector<telemetry::ExtraFamily> user_accounts(const session::SessionServer& sessions);
 

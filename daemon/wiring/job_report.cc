@@ -182,8 +182,8 @@ Result<json> JobReport::read(JobId id) const {
   const auto jobs = all->job_list.all();
   const auto job = std::ranges::find(jobs, id, [](const auto& j) { return j->id; });
   if (job == jobs.end()) {
-    return Status(Code::kNotFound, fmt::format("job {} is not on this host", id.value), parts_.config.host,
-                  "ask while it runs");
+    return Status(Code::kNotFound, "the job has not begun on this host, or is over", parts_.config.host,
+                  "ask while all of its ranks are there");
   }
   const telemetry::ThreadTimes lanes =
       telemetry::read_process_times(static_cast<std::uint32_t>(getpid()), kMostThreads, kLaneThreads);
@@ -196,7 +196,7 @@ Result<json> JobReport::read(JobId id) const {
               {"cpus", std::thread::hardware_concurrency()},
               {"lanes", {{"count", parts_.metrics.each().size()}, {"times", times_of(lanes)}}},
               {"staging_bytes", all->staging_bytes.value()},
-              {"staging_limit_bytes", parts_.config.staging.value},
+              {"staging_limit_bytes", all->staging_limit_bytes.value()},
               {"ranks", describe_ranks(**job)},
               {"classes", classes(**job, *all)},
               {"connections", connections(id, *all)},

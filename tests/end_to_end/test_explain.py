@@ -123,6 +123,12 @@ def explain(daemons):
     return json.loads(done.stdout)
 
 
+def running(daemons):
+    """Whether all ranks are there and sum."""
+    said = daemons.status("h0")
+    return said["jobs"] and said["jobs"][0]["state"] == "running" and all(c["completed_tensors"] > 20 for c in said["lane"]["classes"])
+
+
 def run(name, seed):
     """What explain says, and what is wrong with that."""
     situation = Situation(name, seed)
@@ -131,9 +137,10 @@ def run(name, seed):
         with Daemons(4, lab=lab, settings=situation.settings, classes=situation.classes) as daemons:
             ranks = daemons.job("train", [PYTHON, JOB, json.dumps({"seconds": 40, **situation.job})],
                                 env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so"), "PYTHONPATH": SOURCES})
-            time.sleep(2)
+            while not running(daemons):
+                expect(all(rank.poll() is None for rank in ranks), "a rank ended before the job began")
             others = situation.begin(lab, daemons)
-            time.sleep(1)
+            time.sleep(1.5)
             said = explain(daemons)
             for child in others:
                 child.kill()

@@ -40,7 +40,7 @@ void visit_transport(TransportMetrics& metrics, OnCounter counter) {
 template <typename OnCounter, typename OnOldest, typename OnHistogram>
 void visit(LaneMetrics& metrics, OnCounter counter, OnOldest oldest, OnHistogram histogram) {
   auto& [classes, rails, slices_sent, slices_reduced, bytes_reduced, bytes_copied, stale, errors, late, started, failed,
-         transport, cpu, work_cpu, work_turns, loops, sleeps, jobs, sessions, pending, staging, messages,
+         transport, cpu, work_cpu, work_turns, loops, sleeps, jobs, sessions, pending, staging, staging_limit, messages,
          oldest_message, ages, flows, paths, job_list] = metrics;
   for (ClassMetrics& cls : classes) visit_class(cls, counter, histogram);
   for (RailMetrics& rail : rails) {
@@ -48,9 +48,9 @@ void visit(LaneMetrics& metrics, OnCounter counter, OnOldest oldest, OnHistogram
     for (auto* of_classes : {&sent, &received}) std::ranges::for_each(*of_classes, counter);
   }
   visit_transport(transport, counter);
-  for (Counter* c :
-       {&slices_sent, &slices_reduced, &bytes_reduced, &bytes_copied, &stale, &errors, &late, &started, &failed, &cpu,
-        &work_cpu, &work_turns, &loops, &sleeps, &jobs, &sessions, &pending, &staging, &messages})
+  for (Counter* c : {&slices_sent, &slices_reduced, &bytes_reduced, &bytes_copied, &stale,         &errors,  &late,
+                     &started,     &failed,         &cpu,           &work_cpu,     &work_turns,    &loops,   &sleeps,
+                     &jobs,        &sessions,       &pending,       &staging,      &staging_limit, &messages})
     counter(*c);
   oldest(oldest_message);
   std::ranges::for_each(ages, oldest);
@@ -121,17 +121,26 @@ TEST(AllLanes, AreReadAsTheyAreNow) {
 
 std::shared_ptr<JobMetrics> part_of_job(JobId id, std::uint64_t scale) {
   auto job = std::make_shared<JobMetrics>();
-  auto& [name, job_id, user, began, iterations, classes] = *job;  // all that there is, as above
+  auto& [name, job_id, user, began, iterations, ranks, classes, members] = *job;  // all that there is, as above
   name = "train";
   job_id = id;
   user = 1000;
   began = Time(77);
   iterations.set(scale);
   for (std::uint64_t c = 0; c < classes.size(); ++c) {
-    auto& [sent, received, demoted] = classes[c];
-    sent.set((3 * c + 1) * scale);
-    received.set((3 * c + 2) * scale);
-    demoted.set((3 * c + 3) * scale);
+    auto& [sent, received, demoted, operations, completion, sends, queue] = classes[c];
+    std::uint64_t n = 0;
+    for (Counter* counter : {&sent, &received, &demoted, &operations, &completion, &sends, &queue})
+      counter->set((7 * c + ++n) * scale);
+  }
+  members.set(900 * scale);
+  ranks = std::vector<JobMetrics::PerRank>(2);
+  for (std::uint64_t r = 0; r < ranks.size(); ++r) {
+    auto& [number, operations, wait, late, blocked, process, waiter] = ranks[r];
+    number = Rank(static_cast<std::uint32_t>(4 + r));
+    std::uint64_t n = 0;
+    for (Counter* counter : {&operations, &wait, &late, &blocked, &process, &waiter})
+      counter->set((6 * r + ++n) * scale);
   }
   return job;
 }
@@ -150,9 +159,19 @@ TEST(AllLanes, AJobOfTwoLanesIsOne) {
   EXPECT_EQ(jobs[0]->began, Time(77));
   EXPECT_EQ(jobs[0]->iterations.value(), 100u) << "the larger one: both lanes count the same operations";
   for (std::uint64_t c = 0; c < kMaxDataClasses; ++c) {
-    EXPECT_EQ(jobs[0]->classes[c].bytes_sent.value(), (3 * c + 1) * 107);
-    EXPECT_EQ(jobs[0]->classes[c].bytes_received.value(), (3 * c + 2) * 107);
-    EXPECT_EQ(jobs[0]->classes[c].bytes_demoted.value(), (3 * c + 3) * 107);
+    const auto& [sent, received, demoted, operations, completion, sends, queue] = jobs[0]->classes[c];
+    std::uint64_t n = 0;
+    for (const Counter* counter : {&sent, &received, &demoted, &operations, &completion, &sends, &queue})
+      EXPECT_EQ(counter->value(), (7 * c + ++n) * 107) << n;
+  }
+  EXPECT_EQ(jobs[0]->members.value(), 900u * 107);
+  ASSERT_EQ(jobs[0]->ranks.size(), 2u);
+  for (std::uint64_t r = 0; r < 2; ++r) {
+    const auto& [number, operations, wait, late, blocked, process, waiter] = jobs[0]->ranks[r];
+    EXPECT_EQ(number, Rank(static_cast<std::uint32_t>(4 + r)));
+    std::uint64_t n = 0;
+    for (const Counter* counter : {&operations, &wait, &late, &blocked, &process, &waiter})
+      EXPECT_EQ(counter->value(), (6 * r + ++n) * 107) << n;
   }
   EXPECT_EQ(jobs[1]->id, JobId(6));
   EXPECT_EQ(jobs[1]->classes[0].bytes_sent.value(), 3u);
