@@ -23,3 +23,11 @@ if(VERBS_FOUND)
 else()
   message(STATUS "RDMA: not built, libibverbs and librdmacm were not found (Debian: libibverbs-dev, librdmacm-dev)")
 endif()
+
+# Optional: without it `tensorlane top` prints its tables once, and has no live view.
+pkg_check_modules(NCURSESW IMPORTED_TARGET ncursesw)
+if(NCURSESW_FOUND)
+  message(STATUS "tensorlane top: live view built with ncursesw ${NCURSESW_VERSION}")
+else()
+  message(STATUS "tensorlane top: live view not built, ncursesw was not found (Debian: libncurses-dev)")
+endif()

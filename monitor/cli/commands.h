@@ -22,5 +22,6 @@ void add_replay_command(CLI::App& app, Invocation& chosen);
 void add_run_command(CLI::App& app, Invocation& chosen);
 void add_status_command(CLI::App& app, Invocation& chosen);
 void add_timeline_command(CLI::App& app, Invocation& chosen);
+void add_top_command(CLI::App& app, Invocation& chosen);
 
 }  // namespace tensorlane::cli

@@ -133,12 +133,16 @@ Result<DaemonAnswers> ask_daemons(const std::string& socket_path, const DaemonQu
         return read_page(fd, socket_path, protocol::MessageType::kAsk, std::as_bytes(std::span(packet)), page);
       }));
   json answer = json::parse(text, nullptr, false);
-  if (answer.is_object() && answer.contains("error")) return error_of(answer["error"]);
+  if (answer.is_object() && answer.contains("error") && answer["error"].is_object()) return error_of(answer["error"]);
+  // A daemon of another release, or one that lies, may have put anything anywhere.
+  const auto is_text = [](const json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object[key].is_string();
+  };
   DaemonAnswers all;
-  bool whole = answer.is_object() && answer.contains("host") && answer.contains("answers");
+  bool whole = is_text(answer, "host") && answer.contains("answers") && answer["answers"].is_array();
   for (json& one : whole ? answer["answers"] : json::array()) {
-    const bool has_text = one.contains("text");
-    whole = whole && one.contains("host") && (has_text || one.contains("error"));
+    const bool has_text = is_text(one, "text");
+    whole = whole && is_text(one, "host") && (has_text || (one.contains("error") && one["error"].is_object()));
     if (!whole) break;
     Result<std::string> said = has_text ? Result<std::string>(std::move(one["text"].get_ref<std::string&>()))
                                         : Result<std::string>(error_of(one["error"]));

@@ -45,9 +45,12 @@ MAY_INCLUDE = {
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
+    "monitor/answers": ["monitor/explain"],
     "monitor/explain": [],
     "monitor/timeline": [],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/explain", "monitor/timeline", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/top": ["monitor/answers", "monitor/explain"],
+    "monitor/top/terminal": ["monitor/top"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")
