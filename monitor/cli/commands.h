@@ -19,6 +19,7 @@ void add_make_key_command(CLI::App& app, Invocation& chosen);
 void add_order_command(CLI::App& app, Invocation& chosen);
 void add_plan_command(CLI::App& app, Invocation& chosen);
 void add_replay_command(CLI::App& app, Invocation& chosen);
+void add_report_command(CLI::App& app, Invocation& chosen);
 void add_run_command(CLI::App& app, Invocation& chosen);
 void add_status_command(CLI::App& app, Invocation& chosen);
 void add_timeline_command(CLI::App& app, Invocation& chosen);

@@ -47,10 +47,11 @@ MAY_INCLUDE = {
     "monitor": ["tensorlane"],
     "monitor/answers": ["monitor/explain"],
     "monitor/explain": [],
+    "monitor/report": ["monitor/answers", "monitor/explain"],
     "monitor/timeline": [],
     "monitor/top": ["monitor/answers", "monitor/explain"],
     "monitor/top/terminal": ["monitor/top"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/report", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

@@ -1,0 +1,171 @@
+// `tensorlane report JOB`: one HTML file that says how a job does.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "monitor/answers/read.h"
+#include "monitor/cli/commands.h"
+#include "monitor/cli/daemon_call.h"
+#include "monitor/report/page.h"
+
+namespace tensorlane::cli {
+namespace {
+
+using nlohmann::json;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr double kLookSeconds = 1;  // from one look at the job to the next
+
+struct Arguments {
+  std::string job, output, socket, load, verify;
+  double seconds = 30;
+  bool json_output = false;
+};
+
+// The JSON objects that hosts have answered; `silent` gets why others have none.
+Result<report::Reports> ask(const Arguments& args, const char* kind, std::map<std::string, std::string>* silent) {
+  const DaemonQuestion question{.kind = kind, .job = args.job, .patience = seconds(1)};
+  TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
+  report::Reports reports;
+  for (DaemonAnswer& answer : all.answers) {
+    json said = answer.text.ok() ? json::parse(*answer.text, nullptr, false) : json();
+    if (said.is_object())
+      reports[answer.host] = std::move(said);
+    else
+      (*silent)[answer.host] = answer.text.ok() ? "its answer is no JSON object: install the same release on all hosts"
+                                                : answer.text.status().to_string();
+  }
+  return reports;
+}
+
+// The id of the job among those that a daemon tells of.
+std::optional<std::uint64_t> id_of(const report::Reports& statuses, const std::string& named) {
+  std::optional<std::uint64_t> found;
+  for (const auto& [host, status] : statuses) {
+    answers::each(status, "jobs", [&](const json& job) {
+      const json& id = answers::member(job, "id");
+      if (!id.is_number_unsigned()) return;
+      if (answers::text(job, "name") == named || std::to_string(id.get<std::uint64_t>()) == named)
+        found = id.get<std::uint64_t>();
+    });
+  }
+  return found;
+}
+
+Result<report::Figures> watch(const Arguments& args) {
+  report::Watch watch;
+  report::Reports statuses;
+  std::map<std::string, std::string> silent;
+  if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "watching job '{}' for {} s ...\n", args.job, args.seconds);
+  const auto began = SteadyClock::now();
+  for (int look = 0;; ++look) {
+    const double wanted = std::min(look * kLookSeconds, args.seconds);
+    std::this_thread::sleep_until(began + std::chrono::duration<double>(wanted));
+    auto reports = ask(args, "job", &silent);
+    // A job that ends meanwhile is shown as far as it was seen.
+    if (!reports.ok() && look >= 2) break;
+    if (!reports.ok()) return reports.status();
+    watch.add(std::chrono::duration<double>(SteadyClock::now() - began).count(), std::move(*reports));
+    if (look == 0) {
+      TL_ASSIGN_OR_RETURN(statuses, ask(args, "status", &silent));
+    }
+    for (const auto& [host, why] : silent) watch.add_silent(host, why);
+    silent.clear();
+    if (wanted >= args.seconds) break;
+  }
+  TL_ASSIGN_OR_RETURN(report::Figures figures, watch.figures());
+  figures.job = args.job;
+  if (const auto id = id_of(statuses, args.job)) report::add_tags(statuses, *id, &figures);
+  return figures;
+}
+
+Result<json> read_json(const std::string& path, const char* fix) {
+  std::ifstream file(path);
+  json read = json::parse(file, nullptr, false);
+  if (!file.is_open()) return Status(Code::kUnavailable, "cannot be read", path, fix);
+  if (read.is_discarded()) return Status(Code::kInvalidArgument, "this is no JSON", path, fix);
+  return read;
+}
+
+// What `explain --save` has kept: of each host two reports.
+Result<report::Figures> load(const Arguments& args) {
+  constexpr const char* kFix = "name a file of `tensorlane explain --save`";
+  TL_ASSIGN_OR_RETURN(const json kept, read_json(args.load, kFix));
+  report::Reports before, after;
+  double seconds = 0;
+  std::string job;
+  for (const json& pair : kept.is_array() ? kept : json::array()) {
+    const json &old = answers::member(pair, "before"), &last = answers::member(pair, "after");
+    const std::string host = answers::text(last, "host");
+    if (host.empty()) continue;
+    before[host] = old;
+    after[host] = last;
+    job = answers::text(last, "job");
+    seconds = std::max(seconds,
+                       (answers::number(last, "at_ns").value_or(0) - answers::number(old, "at_ns").value_or(0)) * 1e-9);
+  }
+  if (after.empty() || seconds <= 0)
+    return Status(Code::kInvalidArgument, "there are no reports in it", args.load, kFix);
+  report::Watch watch;
+  watch.add(0, std::move(before));
+  watch.add(seconds, std::move(after));
+  TL_ASSIGN_OR_RETURN(report::Figures figures, watch.figures());
+  figures.job = job;
+  return figures;
+}
+
+Result<int> make(const Arguments& args) {
+  if (args.job.empty() == args.load.empty()) {
+    return Status(Code::kInvalidArgument, "no job is named", "tensorlane report",
+                  "name one that `tensorlane status` shows, or a file with --load");
+  }
+  std::optional<report::VerifyFigures> verify;
+  if (!args.verify.empty()) {
+    TL_ASSIGN_OR_RETURN(const json printed, read_json(args.verify, "name a file of `tensorlane verify --json`"));
+    TL_ASSIGN_OR_RETURN(verify, report::read_verify(printed));
+  }
+  TL_ASSIGN_OR_RETURN(report::Figures figures, args.load.empty() ? watch(args) : load(args));
+  figures.verify = std::move(verify);
+  const std::string made = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
+  std::ofstream file(args.output);
+  file << report::page_html(figures, made);
+  file.close();
+  if (!file) return Status(Code::kUnavailable, "cannot write the report", args.output, "choose another file");
+  if (args.json_output)
+    fmt::print("{}\n", to_json(figures).dump(2, ' ', false, json::error_handler_t::replace));
+  else
+    fmt::print("wrote {}\n", args.output);
+  return 0;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, Invocation& chosen) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App* report = app.add_subcommand("report", "Write one HTML file that shows how a job does");
+  report->footer(
+      "Examples:\n  tensorlane report train -o train.html\n"
+      "  tensorlane report train -o train.html --seconds 60 --verify verify.json");
+  report->add_option("job", args->job,
+                     "Name or id of a job that has ranks on this host: `tensorlane status` shows them");
+  report->add_option("-o,--output", args->output, "The file that is written")->required();
+  report->add_option("--seconds", args->seconds, "How long the job is watched")
+      ->capture_default_str()
+      ->check(CLI::Range(2.0, 3600.0));
+  report->add_option("--load", args->load, "Report what a file of `tensorlane explain --save` says, instead of a job");
+  report->add_option("--verify", args->verify, "Show what `tensorlane verify --json` has printed into this file, too");
+  report->add_option("--socket", args->socket,
+                     "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
+  report->add_flag("--json", args->json_output, "Print the figures, too, for machines");
+  report->callback([args, &chosen] { chosen.run = [args] { return make(*args); }; });
+}
+
+}  // namespace tensorlane::cli
