@@ -168,6 +168,7 @@ Result<HostTimes> difference(const json& before, const json& after) {
   in.each("ranks", {"rank"}, [&](Reader& item) { host.ranks.push_back(rank_of(item)); });
   in.each("classes", {"name"}, [&](Reader& item) { host.classes.push_back(class_of(item)); });
   in.each("rails", {"nic"}, [&](Reader& item) { host.rails.push_back(rail_of(item)); });
+  if (in.bad.empty() && host.classes.empty()) in.fail("classes", "is empty");
   // Text where the kernel does not tell of connections.
   if (after.is_object() && after.contains("connections") && after["connections"].is_array()) {
     in.each("connections", {"peer", "class", "rail"},

@@ -282,6 +282,7 @@ TEST(Report, OfAHostThatLiesIsRefusedOrReadButNeverMore) {
   EXPECT_THAT(refused("ranks", 7), HasSubstr("'ranks' is no list"));
   EXPECT_THAT(refused("host", std::string(10000, 'x')), HasSubstr("'host' is no text"));
   EXPECT_THAT(refused("classes", json::array({{{"name", "urgent"}}})), HasSubstr("'classes' "));
+  EXPECT_THAT(refused("classes", json::array()), HasSubstr("'classes' is empty"));
   EXPECT_THAT(refused("lanes", nullptr), HasSubstr("'lanes' "));
   EXPECT_EQ(refused("connections", "the kernel does not tell"), "read");
   // Anything anywhere.
