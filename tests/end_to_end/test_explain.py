@@ -1,6 +1,6 @@
 """`tensorlane explain` on a job of four hosts in a lab: each cause is put there, and must be named with its place; of what is not wrong nothing may be said with certainty.
 
-    test_explain.py BUILD                  four of them, as in CI
+    test_explain.py BUILD                  three of them, as in CI
     test_explain.py BUILD all [SEEDS]      all of them, each with so many seeds (5), which choose host and strength, and the jobs where nothing is wrong
 
 What else keeps the machine's cores busy is a cause, too, and is named: with `all` nothing else should run."""
@@ -140,11 +140,13 @@ def run(name, seed):
             while not running(daemons):
                 expect(all(rank.poll() is None for rank in ranks), "a rank ended before the job began")
             others = situation.begin(lab, daemons)
-            time.sleep(1.5)
-            said = explain(daemons)
-            for child in others:
-                child.kill()
-                child.wait()
+            try:
+                time.sleep(1.5)
+                said = explain(daemons)
+            finally:
+                for child in others:
+                    child.kill()
+                    child.wait()
             ended = [rank for rank in ranks if rank.poll() is not None]
             expect(not ended, f"a rank ended: {[rank.stdout.read()[-500:] for rank in ended]}")
     expect(not said["hosts_without_answer"], f"hosts do not answer: {said['hosts_without_answer']}")
@@ -165,7 +167,7 @@ def main():
         seeds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
         runs = [(name, seed) for seed in range(seeds) for name in NAMES]
     else:
-        runs = [("slow_input", 1), ("fifo", 1), ("slow_link", 1), ("lossy_path", 1)]
+        runs = [("slow_input", 1), ("fifo", 1), ("lossy_path", 1)]
     results = [run(name, seed) for name, seed in runs]
     right, wrong = sum(r for r, _ in results), sum(bool(w) for _, w in results)
     print(f"{right} of {len(runs)} causes were named, {wrong} answers were sure and wrong")
