@@ -70,7 +70,8 @@ struct Switch {
   std::string release;  // of the NOS; empty: any
   Platform platform;
   Role role = Role::kUnset;
-  std::vector<Port> ports;  // empty: those that links name
+  std::vector<Port> ports;             // empty: those that links name
+  std::vector<std::string> addresses;  // numeric; by which it answers probes
   int line = 0;
 };
 

@@ -1,4 +1,7 @@
 // The sections 'switches' and 'links' of fabric.yaml, and what ports and links say about each other.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -12,13 +15,15 @@ namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kSwitchKeys{"name", "nos", "release", "platform", "role", "ports"};
+constexpr std::array<std::string_view, 7> kSwitchKeys{"name", "nos",   "release",  "platform",
+                                                      "role", "ports", "addresses"};
 constexpr std::array<std::string_view, 7> kPlatformKeys{"name",   "asic",     "buffer",  "port_headroom",
                                                         "queues", "lossless", "evidence"};
 constexpr std::array<std::string_view, 3> kPortKeys{"name", "speed", "lanes"};
 constexpr std::array<std::string_view, 8> kLinkKeys{"from",  "from_port", "to",  "to_port",
                                                     "speed", "cable",     "mtu", "buffer"};
 constexpr std::size_t kMaxEvidence = 200;
+constexpr std::size_t kMaxAddresses = 4096;  // of a switch
 
 // --- switches
 
@@ -92,6 +97,23 @@ Result<std::vector<Port>> read_ports(const std::string& path, const YAML::Node& 
   return ports;
 }
 
+// As the kernel writes them, so that an answer of the switch is recognised.
+Result<std::vector<std::string>> read_switch_addresses(const Mapping& map, std::size_t switches) {
+  if (switches > 1) return map.wrong("addresses", "expected the addresses of one switch, and no pattern in its name");
+  TL_ASSIGN_OR_RETURN(const YAML::Node list, map.list("addresses"));
+  std::vector<std::string> addresses;
+  for (const YAML::Node& item : list) {
+    std::array<unsigned char, sizeof(in6_addr)> binary{};
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    const std::string written = item.IsScalar() ? item.Scalar() : "";
+    const int family = written.find(':') == std::string::npos ? AF_INET : AF_INET6;
+    if (addresses.size() == kMaxAddresses || ::inet_pton(family, written.c_str(), binary.data()) != 1)
+      return map.wrong("addresses", fmt::format("expected numeric addresses, {} at most", kMaxAddresses));
+    addresses.emplace_back(::inet_ntop(family, binary.data(), text.data(), text.size()));
+  }
+  return addresses;
+}
+
 Result<std::vector<Switch>> read_switch_entry(const std::string& path, const YAML::Node& node) {
   std::string subject = "a switch";
   if (node.IsMap() && node["name"] && node["name"].IsScalar())
@@ -115,6 +137,9 @@ Result<std::vector<Switch>> read_switch_entry(const std::string& path, const YAM
     common.role = static_cast<Role>(role + 1);
   }
   TL_ASSIGN_OR_RETURN(common.ports, read_list<Port>(map, "ports", read_ports));
+  if (map.has("addresses")) {
+    TL_ASSIGN_OR_RETURN(common.addresses, read_switch_addresses(map, names.size()));
+  }
   if (common.ports.size() * names.size() > kMaxItems)
     return error(fmt::format("more than {} ports in {}", kMaxItems, subject), map.place("ports"),
                  "expected no more in one file");

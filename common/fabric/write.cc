@@ -80,6 +80,12 @@ std::string switch_yaml(const Switch& sw) {
   if (sw.role != Role::kUnset) text += fmt::format("    role: {}\n", kRoleNames[static_cast<std::size_t>(sw.role)]);
   if (const std::string platform = platform_yaml(sw.platform); !platform.empty())
     text += fmt::format("    platform: {{{}}}\n", platform);
+  if (!sw.addresses.empty()) {
+    text += "    addresses: [";
+    for (const std::string& address : sw.addresses)
+      text += fmt::format("{}{}", &address == sw.addresses.data() ? "" : ", ", quoted(address));
+    text += "]\n";
+  }
   if (!sw.ports.empty()) text += "    ports:\n";
   for (const Port& port : sw.ports) {
     text += fmt::format("      - {{name: {}", quoted(port.name));
