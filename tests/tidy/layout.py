@@ -14,6 +14,7 @@ MAY_INCLUDE = {
     "common/fabric": ["common/base"],
     "common/files": ["common/base"],
     "common/nccl": ["common/base", "common/files"],
+    "common/probe": [],  # not even common/base: its program is linked statically
     "common/process": ["common/base"],
     "common/protocol": ["common/base"],
     "common/spans": ["common/base"],
@@ -52,6 +53,8 @@ MAY_INCLUDE = {
     "monitor/top": ["monitor/answers", "monitor/explain"],
     "monitor/top/terminal": ["monitor/top"],
     "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/report", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/probe": [],
+    "monitor/verify": [],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

@@ -1,0 +1,201 @@
+#include "monitor/verify/blame.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace tensorlane::verify {
+namespace {
+
+using Kind = Place::Kind;
+
+// Something seen of a flow: at the socket (-1), or at a node of its trace.
+struct Point {
+  int at = -1;
+  int dscp = 0;
+};
+
+struct Event {
+  std::size_t flow = 0;
+  std::set<Place> suspects;
+};
+
+class Detective {
+ public:
+  Detective(const Observations& seen, const std::vector<Trace>& traces, const Topology& topology)
+      : seen_(seen), traces_(traces), topology_(topology) {
+    for (const FlowFact& flow : seen.flows)
+      if (flow.arrived()) reached_.insert(pair_of(flow));
+    for (std::size_t i = 0; i < seen.flows.size(); ++i)
+      if (traces[i].swept) swept_[pair_of(seen.flows[i])].push_back(i);
+    for (std::size_t i = 0; i < seen.flows.size(); ++i) examine(i);
+  }
+
+  std::vector<Blame> solve() {
+    std::vector<Blame> all;
+    for (auto& [change, events] : events_) {
+      for (Event& event : events)
+        std::erase_if(event.suspects, [&](const Place& place) {
+          return cleared_.contains({change_key(change), place});
+        });
+      cover(change, events, all);
+    }
+    return all;
+  }
+
+ private:
+  using Key = std::pair<bool, int>;                                      // family, mark before
+  using Pair = std::tuple<std::size_t, std::size_t, std::size_t, bool>;  // from, to, rail, family
+  static Pair pair_of(const FlowFact& flow) { return {flow.from, flow.to, flow.rail, flow.ipv6}; }
+  static Key change_key(const Change& change) { return {change.ipv6, change.from}; }
+
+  const std::string& name(std::size_t flow, int at) const {
+    return traces_[flow].nodes[static_cast<std::size_t>(at)].name;
+  }
+  bool is_switch(std::size_t flow, int at) const {
+    const TraceNode& node = traces_[flow].nodes[static_cast<std::size_t>(at)];
+    return !node.is_host && !node.name.empty();
+  }
+  int last(std::size_t flow) const { return static_cast<int>(traces_[flow].nodes.size()) - 1; }
+
+  // What was seen of a flow, in the order of its way.
+  std::vector<Point> points(std::size_t index) const {
+    const FlowFact& flow = seen_.flows[index];
+    std::vector<Point> points{{-1, seen_.classes[flow.cls].dscp}};
+    if (flow.own_dscp && *flow.own_dscp != points.front().dscp) points.push_back({0, *flow.own_dscp});
+    const auto& nodes = traces_[index].nodes;
+    for (std::size_t k = 0; k < nodes.size(); ++k)
+      if (nodes[k].dscp && (k + 1 < nodes.size() || flow.arrived()))
+        points.push_back({static_cast<int>(k), *nodes[k].dscp});
+    const bool is_lost = !flow.arrived() && (flow.outcome == "timed_out" || flow.outcome == "unreachable") &&
+                         reached_.contains(pair_of(flow));
+    if (is_lost) points.push_back({last(index), kLost});
+    return points;
+  }
+
+  void examine(std::size_t index) {
+    const FlowFact& flow = seen_.flows[index];
+    const std::vector<Point> seen = points(index);
+    std::size_t run = 0;  // where the mark in hand was first seen
+    for (std::size_t i = 1; i <= seen.size(); ++i) {
+      if (i < seen.size() && seen[i].dscp == seen[run].dscp) continue;
+      clear({flow.ipv6, seen[run].dscp}, index, seen[run].at, seen[i - 1].at);
+      if (i == seen.size()) break;
+      const Change change{flow.ipv6, seen[i - 1].dscp, seen[i].dscp};
+      events_[change].push_back({index, suspects(index, seen[i - 1].at, seen[i].at)});
+      if (change.to == kLost) add_way_back(flow, events_[change].back().suspects);
+      run = i;
+    }
+  }
+
+  void add_legs(std::size_t flow, int first, int end, std::set<Place>& places) const {
+    for (int k = std::max(first, 0); k < end; ++k) {
+      if (name(flow, k).empty() || name(flow, k + 1).empty()) continue;
+      places.insert({Kind::kLeg, name(flow, k), name(flow, k + 1), {}, {}});
+      const std::string& address = traces_[flow].nodes[static_cast<std::size_t>(k) + 1].address;
+      if (!address.empty() && topology_.legs_between(name(flow, k), name(flow, k + 1)).size() > 1)
+        places.insert({Kind::kWay, name(flow, k), name(flow, k + 1), address, {}});
+    }
+  }
+  void add_switch(std::size_t flow, int at, std::set<Place>& places) const {
+    if (at < 1 || !is_switch(flow, at)) return;
+    places.insert({Kind::kNode, name(flow, at), {}, {}, {}});
+    if (!name(flow, at - 1).empty()) places.insert({Kind::kEntry, name(flow, at), name(flow, at - 1), {}, {}});
+  }
+
+  // Where a mark that was last right at `first` and first wrong at `end` may have been changed.
+  std::set<Place> suspects(std::size_t flow, int first, int end) const {
+    std::set<Place> places;
+    if (first <= 0) places.insert({Kind::kSender, name(flow, 0), {}, {}, {}});
+    if (end <= 0) return places;
+    if (end == last(flow)) places.insert({Kind::kReceiver, name(flow, end), {}, {}, {}});
+    add_between(flow, first, end, places);
+    // A flow whose way was not looked at may have taken that of any other one between the same hosts.
+    if (!traces_[flow].swept)
+      for (const std::size_t other : swept_of(pair_of(seen_.flows[flow])))
+        if (last(other) == last(flow)) add_between(other, first, end, places);
+    const std::string near = name(flow, std::max(first, 0)), far = name(flow, end);
+    places.insert({Kind::kGap, near, far, {}, {}});
+    places.insert({Kind::kGap, near, far, {}, fmt::format("{} to {}", name(flow, 0), name(flow, last(flow)))});
+    return places;
+  }
+
+  void add_between(std::size_t flow, int first, int end, std::set<Place>& places) const {
+    add_legs(flow, first, end, places);
+    for (int k = std::max(first, 1); k <= end; ++k) add_switch(flow, k, places);
+  }
+  // What is lost may be the answer, which has the same mark.
+  void add_way_back(const FlowFact& flow, std::set<Place>& places) const {
+    for (const std::size_t other : swept_of({flow.to, flow.from, flow.rail, flow.ipv6}))
+      add_between(other, -1, last(other), places);
+  }
+  const std::vector<std::size_t>& swept_of(const Pair& pair) const {
+    static const std::vector<std::size_t> kNone;
+    const auto found = swept_.find(pair);
+    return found == swept_.end() ? kNone : found->second;
+  }
+
+  // A mark was the same from `first` to `end`: what lies between does not change it.
+  void clear(const Key& key, std::size_t flow, int first, int end) {
+    std::set<Place> places;
+    if (first == -1 && end >= 1) places.insert({Kind::kSender, name(flow, 0), {}, {}, {}});
+    if (end == last(flow)) places.insert({Kind::kReceiver, name(flow, end), {}, {}, {}});
+    add_legs(flow, first, end, places);
+    for (int k = std::max(first, 0) + 1; k < end; ++k) add_switch(flow, k, places);
+    for (int k = std::max(first, 0); k < end; ++k)
+      if (traces_[flow].complete) places.insert({Kind::kGap, name(flow, k), name(flow, k + 1), {}, {}});
+    for (const Place& place : places) cleared_.insert({key, place});
+  }
+
+  // How good an explanation a place is, of those that explain as much.
+  int rank(const Place& place) const {
+    if (place.kind == Kind::kSender) return is_overridden(place.node) ? 0 : 3;
+    if (place.kind == Kind::kGap) return place.pair.empty() ? 8 : 9;
+    return static_cast<int>(place.kind) + 1;
+  }
+  bool is_overridden(const std::string& host) const {
+    return std::ranges::any_of(seen_.hosts,
+                               [&](const HostFacts& facts) { return facts.name == host && !facts.overrides.empty(); });
+  }
+
+  void cover(const Change& change, const std::vector<Event>& events, std::vector<Blame>& all) const {
+    std::vector<bool> explained(events.size());
+    for (;;) {
+      std::map<Place, std::vector<std::size_t>> by_place;
+      for (std::size_t i = 0; i < events.size(); ++i)
+        if (!explained[i])
+          for (const Place& place : events[i].suspects) by_place[place].push_back(i);
+      const auto best = std::ranges::max_element(by_place, [&](const auto& a, const auto& b) {
+        return std::tuple(a.second.size(), -rank(a.first)) < std::tuple(b.second.size(), -rank(b.first));
+      });
+      if (best == by_place.end()) return;
+      Blame blame{best->first, {}, change, {}};
+      for (const auto& [place, explains] : by_place)
+        if (place != best->first && explains == best->second) blame.others.push_back(place);
+      for (const std::size_t i : best->second) {
+        explained[i] = true;
+        blame.flows.push_back(events[i].flow);
+      }
+      all.push_back(std::move(blame));
+    }
+  }
+
+  const Observations& seen_;
+  const std::vector<Trace>& traces_;
+  const Topology& topology_;
+  std::set<Pair> reached_;                          // with an arrival
+  std::map<Pair, std::vector<std::size_t>> swept_;  // flows whose way was looked at
+  std::map<Change, std::vector<Event>> events_;
+  std::set<std::pair<Key, Place>> cleared_;
+};
+
+}  // namespace
+
+std::vector<Blame> find_blame(const Observations& seen, const std::vector<Trace>& traces, const Topology& topology) {
+  return Detective(seen, traces, topology).solve();
+}
+
+}  // namespace tensorlane::verify

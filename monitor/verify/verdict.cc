@@ -1,0 +1,241 @@
+#include "monitor/verify/verdict.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "monitor/verify/advice.h"
+#include "monitor/verify/findings.h"
+#include "monitor/verify/trace.h"
+
+namespace tensorlane::verify {
+namespace {
+
+using PairKey = std::tuple<std::size_t, std::size_t, std::size_t, bool>;  // from, to, rail, family
+
+PairKey pair_of(const FlowFact& flow) {
+  return {flow.from, flow.to, flow.rail, flow.ipv6};
+}
+
+// Why flows of one class did not arrive, in the words of the report.
+std::string no_arrival(const FlowFact& flow) {
+  if (flow.outcome == "refused") return "nothing listens at the class's port";
+  if (flow.outcome == "silent") return "whoever listens there closed the connection without an answer";
+  if (flow.outcome == "hangs") return "it connected, and no answer came";
+  if (flow.outcome == "rubbish") return "what came back is no answer to a probe";
+  if (flow.outcome == "local") return fmt::format("the sender could not send: {}", flow.error);
+  if (flow.outcome == "unreachable") return fmt::format("unreachable: {}", flow.error);
+  return "no connection in time";
+}
+
+ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>& flows, bool pair_reached) {
+  const FlowFact& first = *flows.front();
+  const ProbedClass& cls = seen.classes[first.cls];
+  ClassVerdict verdict{seen.hosts[first.from].name, seen.hosts[first.to].name, cls.name, first.rail, first.ipv6};
+  std::size_t arrived = 0, told = 0;
+  std::map<int, std::size_t> wrong, wrong_pcp;
+  std::size_t pcp_told = 0;
+  for (const FlowFact* flow : flows) {
+    if (!flow->arrived()) continue;
+    ++arrived;
+    if (flow->dscp) ++told;
+    if (flow->dscp && *flow->dscp != cls.dscp) ++wrong[*flow->dscp];
+    if (flow->pcp) ++pcp_told;
+    if (flow->pcp && *flow->pcp != cls.pcp) ++wrong_pcp[*flow->pcp];
+  }
+  if (pcp_told > 0) verdict.pcp = wrong_pcp.empty() ? Outcome::kPassed : Outcome::kFailed;
+  std::vector<std::string> texts;
+  for (const auto& [dscp, count] : wrong)
+    texts.push_back(fmt::format("DSCP {} arrived as {} with {} of {} source ports", cls.dscp, dscp, count, told));
+  for (const auto& [pcp, count] : wrong_pcp)
+    texts.push_back(fmt::format("PCP {} arrived as {} with {} of {}", cls.pcp, pcp, count, pcp_told));
+  const bool is_lost = arrived < flows.size() && pair_reached &&
+                       std::ranges::any_of(flows, [](const FlowFact* flow) { return flow->outcome == "timed_out"; });
+  if (is_lost)
+    texts.push_back(fmt::format("{} of {} connections did not come about", flows.size() - arrived, flows.size()));
+  if (!wrong.empty() || is_lost)
+    verdict.dscp = Outcome::kFailed;
+  else if (told > 0)
+    verdict.dscp = Outcome::kPassed;
+  else
+    texts.push_back(arrived > 0 ? "the receiver's kernel does not say how packets arrive" : no_arrival(first));
+  verdict.text = joined(texts);
+  return verdict;
+}
+
+std::vector<ClassVerdict> judge_classes(const Observations& seen) {
+  std::map<std::pair<PairKey, std::size_t>, std::vector<const FlowFact*>> flows;
+  std::set<PairKey> reached;
+  for (const FlowFact& flow : seen.flows) {
+    flows[{pair_of(flow), flow.cls}].push_back(&flow);
+    if (flow.arrived()) reached.insert(pair_of(flow));
+  }
+  std::vector<ClassVerdict> verdicts;
+  for (const auto& [key, of_class] : flows) verdicts.push_back(judge(seen, of_class, reached.contains(key.first)));
+  return verdicts;
+}
+
+// Different ways are told apart by the addresses that answered.
+std::vector<Coverage> cover(const Observations& seen, const std::vector<Trace>& traces, const Topology& topology) {
+  std::map<PairKey, std::map<std::vector<std::string>, std::size_t>> ways;
+  std::map<PairKey, std::size_t> ports;
+  for (std::size_t i = 0; i < seen.flows.size(); ++i) {
+    const FlowFact& flow = seen.flows[i];
+    ports.try_emplace(pair_of(flow), 0);
+    std::vector<std::string> way;
+    for (const TraceNode& node : traces[i].nodes)
+      if (!node.is_host) way.push_back(node.address.empty() ? node.name : node.address);
+    if (flow.hop_count.value_or(0) > 0 && (!traces[i].swept || std::ranges::count(way, "") > 0)) continue;
+    ++ways[pair_of(flow)][way];
+    ++ports[pair_of(flow)];
+  }
+  std::vector<Coverage> all;
+  for (const auto& [pair, count] : ports) {
+    const auto& [from, to, rail, ipv6] = pair;
+    Coverage coverage{seen.hosts[from].name, seen.hosts[to].name, rail, ipv6, count, ways[pair].size(), {}, 0};
+    const std::size_t known = topology.ways(coverage.from, coverage.to, rail).size();
+    if (known > 0) coverage.known = known;
+    const auto once =
+        static_cast<double>(std::ranges::count(ways[pair], std::size_t{1}, [](const auto& w) { return w.second; }));
+    if (known > 0 && count > 0)
+      coverage.share = std::min(1.0, static_cast<double>(coverage.seen) / static_cast<double>(known));
+    else if (count > 0)
+      coverage.share = coverage.seen == 1 && count > 1 ? 1.0 : std::max(0.0, 1 - once / static_cast<double>(count));
+    all.push_back(std::move(coverage));
+  }
+  return all;
+}
+
+std::string rate(double bits) {
+  return bits >= 1e9 ? fmt::format("{:.2f} Gbit/s", bits / 1e9) : fmt::format("{:.1f} Mbit/s", bits / 1e6);
+}
+
+Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
+  Overtaking verdict{fact, Outcome::kUntested, {}};
+  const std::string pair = fmt::format("{} over {}", seen.classes[fact.high].name, seen.classes[fact.low].name);
+  if (!fact.error.empty()) {
+    verdict.text = fmt::format("{}: {}", pair, fact.error);
+    return verdict;
+  }
+  const double beside = fact.share.value * fact.high_alone + fact.low_beside;
+  if (beside > kQueueFormed * (fact.high_alone + fact.low_alone)) {
+    verdict.text = fmt::format("{}: no queue formed: alone they had {} and {}, together {}", pair,
+                               rate(fact.high_alone), rate(fact.low_alone), rate(beside));
+    return verdict;
+  }
+  if (fact.share.low >= kOvertakes) verdict.outcome = Outcome::kPassed;
+  if (fact.share.high < kOvertakes) verdict.outcome = Outcome::kFailed;
+  verdict.text = fmt::format(
+      "{}: kept {:.0f}% ({:.0f} to {:.0f}) of its {} beside a burst; messages took {:.2f} ms ({:.2f} to {:.2f}), alone "
+      "{:.2f} ms{}",
+      pair, 100 * fact.share.value, 100 * fact.share.low, 100 * fact.share.high, rate(fact.high_alone),
+      fact.delay_beside_us.value / 1e3, fact.delay_beside_us.low / 1e3, fact.delay_beside_us.high / 1e3,
+      fact.delay_alone_us.value / 1e3, verdict.outcome == Outcome::kUntested ? "; too uncertain to say" : "");
+  return verdict;
+}
+
+std::vector<LosslessVerdict> judge_lossless(const Observations& seen) {
+  std::vector<LosslessVerdict> verdicts;
+  for (std::size_t cls = 0; cls < seen.classes.size(); ++cls) {
+    if (!seen.classes[cls].lossless) continue;
+    LosslessVerdict verdict{seen.classes[cls].name, Outcome::kUntested, "nothing filled a queue: --load does"};
+    std::uint64_t retransmitted = 0;
+    bool loaded = false;
+    for (const LoadFact& load : seen.loads) {
+      if (!load.error.empty() || (load.high != cls && load.low != cls)) continue;
+      loaded = true;
+      retransmitted += load.high == cls ? load.high_retransmitted : load.low_retransmitted;
+    }
+    if (loaded)
+      verdict.text = fmt::format("{} packets were sent again under load; whether switches paused is in their counters",
+                                 retransmitted);
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
+HostVerdict judge_host(const Observations& seen, std::size_t index) {
+  const HostFacts& host = seen.hosts[index];
+  HostVerdict verdict{host.name, Outcome::kUntested, host.error};
+  if (!host.error.empty()) return verdict;
+  std::set<std::string> wrong;
+  bool looked = false;
+  for (const FlowFact& flow : seen.flows) {
+    if (flow.from != index || !flow.own_dscp) continue;
+    looked = true;
+    const ProbedClass& cls = seen.classes[flow.cls];
+    if (*flow.own_dscp != cls.dscp)
+      wrong.insert(fmt::format("a socket of class {} carries DSCP {}, not {}", cls.name, *flow.own_dscp, cls.dscp));
+    if (flow.own_priority && *flow.own_priority != std::min(cls.pcp, 6))
+      wrong.insert(fmt::format("a socket of class {} has priority {}, not {}", cls.name, *flow.own_priority,
+                               std::min(cls.pcp, 6)));
+    if (flow.left_dscp && *flow.left_dscp != cls.dscp)
+      wrong.insert(fmt::format("packets of class {} leave the kernel with DSCP {}, not {}", cls.name, *flow.left_dscp,
+                               cls.dscp));
+  }
+  for (const HostFacts::Override& override : host.overrides)
+    wrong.insert(fmt::format("{} gives all traffic of the device DSCP {}", override.where, override.dscp));
+  if (looked || !wrong.empty()) verdict.outcome = wrong.empty() ? Outcome::kPassed : Outcome::kFailed;
+  verdict.text = joined(wrong);
+  return verdict;
+}
+
+void add_notes(const Observations& seen, Report& report) {
+  for (const HostFacts& host : seen.hosts) {
+    if (!host.error.empty()) continue;
+    if (!host.sees_hops)
+      report.notes.push_back(
+          fmt::format("{} may not read what hops quote: who rewrote its marks is deduced from pairs (CAP_NET_RAW for "
+                      "tensorlane-probe)",
+                      host.name));
+    if (!host.environment.empty())
+      for (const auto& [name, value] : host.environment)
+        report.notes.push_back(fmt::format("{} has {}={} in its environment", host.name, name, value));
+  }
+  if (!seen.asked_for_load) report.notes.push_back("whether classes overtake each other was not tested: --load does");
+  const bool pcp = std::ranges::any_of(report.classes, [](const auto& c) { return c.pcp != Outcome::kUntested; });
+  if (!pcp) report.notes.push_back("802.1p priorities were not tested: no NIC showed a tag");
+}
+
+}  // namespace
+
+const char* outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPassed:
+      return "passed";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kUntested:
+      break;
+  }
+  return "untested";
+}
+
+Report analyse(const Observations& seen, const Topology& topology) {
+  Report report;
+  report.seconds = seen.seconds;
+  report.probe_bytes = seen.probe_bytes;
+  const std::vector<Trace> traces = trace_all(seen, topology);
+  report.classes = judge_classes(seen);
+  for (std::size_t host = 0; host < seen.hosts.size(); ++host) report.hosts.push_back(judge_host(seen, host));
+  for (const LoadFact& load : seen.loads) report.overtaking.push_back(judge_load(seen, load));
+  report.lossless = judge_lossless(seen);
+  report.coverage = cover(seen, traces, topology);
+  report.findings = make_findings(seen, find_blame(seen, traces, topology), topology);
+  add_queue_findings(seen, report.overtaking, topology, report.findings);
+  add_notes(seen, report);
+  const auto bad_class = [](const ClassVerdict& verdict) {
+    return verdict.dscp != Outcome::kPassed || verdict.pcp == Outcome::kFailed;
+  };
+  const bool bad = report.classes.empty() || std::ranges::any_of(report.classes, bad_class) ||
+                   !report.findings.empty() ||
+                   std::ranges::any_of(report.hosts, [](const auto& h) { return h.outcome != Outcome::kPassed; }) ||
+                   std::ranges::any_of(report.overtaking, [](const auto& o) { return o.outcome == Outcome::kFailed; });
+  report.exit_status = bad ? 1 : 0;
+  return report;
+}
+
+}  // namespace tensorlane::verify
