@@ -24,5 +24,6 @@ void add_run_command(CLI::App& app, Invocation& chosen);
 void add_status_command(CLI::App& app, Invocation& chosen);
 void add_timeline_command(CLI::App& app, Invocation& chosen);
 void add_top_command(CLI::App& app, Invocation& chosen);
+void add_verify_command(CLI::App& app, Invocation& chosen);
 
 }  // namespace tensorlane::cli

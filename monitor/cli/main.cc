@@ -9,7 +9,7 @@ constexpr command_line::AddSubcommand kSubcommands[] = {
     cli::add_bench_command,    cli::add_lab_command,      cli::add_run_command,     cli::add_status_command,
     cli::add_make_key_command, cli::add_order_command,    cli::add_plan_command,    cli::add_calibrate_command,
     cli::add_replay_command,   cli::add_doctor_command,   cli::add_explain_command, cli::add_classes_command,
-    cli::add_report_command,   cli::add_timeline_command, cli::add_top_command,
+    cli::add_report_command,   cli::add_timeline_command, cli::add_top_command,     cli::add_verify_command,
 };
 
 // Usage and configuration, or whatever else went wrong.

@@ -52,7 +52,7 @@ MAY_INCLUDE = {
     "monitor/timeline": [],
     "monitor/top": ["monitor/answers", "monitor/explain"],
     "monitor/top/terminal": ["monitor/top"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/report", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "monitor/answers", "monitor/explain", "monitor/report", "monitor/timeline", "monitor/top", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render", "monitor/verify"],
     "monitor/probe": [],
     "monitor/verify": [],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],

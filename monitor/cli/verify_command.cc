@@ -1,0 +1,143 @@
+// `tensorlane verify`: whether the network honours the classes, on every path.
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "common/fabric/fabric.h"
+#include "monitor/cli/commands.h"
+#include "monitor/cli/verify_agents.h"
+#include "monitor/cli/verify_run.h"
+#include "monitor/verify/render.h"
+#include "monitor/verify/verdict.h"
+
+namespace tensorlane::cli {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> pairs{"all"}, agents;
+  std::string fabric, shell = kDefaultShell, junit;
+  std::uint64_t seed = 1;
+  std::size_t source_ports = 8;
+  bool load = false, json = false, all = false;
+};
+
+Status read_pairs(const Arguments& args, VerifyOptions& options) {
+  const std::string& kind = args.pairs.front();
+  const bool counts = kind == "sample";
+  if (counts != (args.pairs.size() == 2) || (kind != "all" && kind != "ring" && !counts))
+    return Status(Code::kInvalidArgument, "these are no pairs", "--pairs", "write all, ring, or sample and a number");
+  options.pairs = kind == "all" ? Pairs::kAll : kind == "ring" ? Pairs::kRing : Pairs::kSample;
+  if (!counts) return {};
+  const std::string& number = args.pairs[1];
+  const bool is_number =
+      !number.empty() && number.size() < 6 && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+  options.sample = is_number ? std::stoul(number) : 0;
+  if (options.sample == 0)
+    return Status(Code::kInvalidArgument, fmt::format("'{}' is no number of pairs", number), "--pairs sample");
+  return {};
+}
+
+// What stands behind the user's name is the host's.
+std::string host_of(const std::string& agent) {
+  const std::size_t at = agent.rfind('@');
+  return at == std::string::npos ? agent : agent.substr(at + 1);
+}
+
+Result<VerifyHost> described_host(const fabric::Fabric& fabric, const std::string& agent) {
+  const fabric::Host* found = fabric.find_host_by_name_or_address(host_of(agent));
+  if (found == nullptr)
+    return Status(Code::kInvalidArgument, fmt::format("the fabric has no host '{}'", host_of(agent)), fabric.path,
+                  "name hosts of the file, or leave the file out");
+  VerifyHost host{found->name, {}, found->data_port};
+  for (const std::string& address : found->addresses.at("tcp")) {
+    TL_ASSIGN_OR_RETURN(std::string numeric, fabric::resolve_address(address));
+    host.addresses.push_back(std::move(numeric));
+  }
+  return host;
+}
+
+Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fabric) {
+  VerifyOptions options;
+  options.classes = probed_classes(args.fabric.empty() ? fabric::preset(fabric::Preset::kGreenfield) : fabric.classes);
+  options.seed = args.seed;
+  options.source_ports = args.source_ports;
+  options.load = args.load;
+  TL_RETURN_IF_ERROR(read_pairs(args, options));
+  for (const std::string& agent : args.agents) {
+    VerifyHost host{host_of(agent), {}};
+    if (!args.fabric.empty()) {
+      TL_ASSIGN_OR_RETURN(host, described_host(fabric, agent));
+    }
+    if (std::ranges::any_of(options.hosts, [&](const VerifyHost& other) { return other.name == host.name; }))
+      return Status(Code::kInvalidArgument, fmt::format("host '{}' is named twice", host.name), "--agent");
+    options.hosts.push_back(std::move(host));
+  }
+  if (options.hosts.size() < 2)
+    return Status(Code::kInvalidArgument, "there are fewer than two hosts", "--agent", "name at least two");
+  return options;
+}
+
+Result<int> run(const Arguments& args) {
+  fabric::Fabric fabric;
+  if (!args.fabric.empty()) {
+    TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  }
+  TL_ASSIGN_OR_RETURN(const VerifyOptions options, options_of(args, fabric));
+  AgentOptions agents{.hosts = args.agents, .shell = args.shell};
+  TL_ASSIGN_OR_RETURN(agents.program, find_probe_program());
+  TL_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeHands> hands, start_agents(agents));
+  const verify::Topology topology(fabric);
+  TL_ASSIGN_OR_RETURN(const verify::Observations seen, run_verify(options, *hands, topology));
+  const verify::Report report = verify::analyse(seen, topology);
+  fmt::print("{}", args.json ? verify::to_json(report) : verify::to_text(report, args.all));
+  if (!args.junit.empty()) {
+    std::ofstream file(args.junit);
+    file << verify::to_junit(report);
+    file.close();
+    if (!file) return Status(Code::kInternal, "cannot write the file", args.junit);
+  }
+  return report.exit_status;
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, Invocation& chosen) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App* verify =
+      app.add_subcommand("verify", "Whether the network honours the classes, on every path, in every direction");
+  verify->footer(
+      "Example:\n  tensorlane verify --agent gpu01,gpu02,gpu03 --fabric fabric.yaml\n"
+      "  tensorlane verify --agent gpu01,gpu02,gpu03 --fabric fabric.yaml --load --junit verify.xml\n"
+      "Exit status 0 when all that was asked for was tested and nothing failed, else 1. docs/verify.md explains what "
+      "it does.");
+  verify
+      ->add_option(
+          "--agent", args->agents,
+          "Hosts, with commas between them, that a program is sent to by ssh: [USER@]HOST. Nothing needs to be "
+          "installed there, and no daemon may run")
+      ->delimiter(',')
+      ->required();
+  verify->add_option("--shell", args->shell, "How to reach a host's shell instead, with {host} for its name")
+      ->capture_default_str();
+  verify->add_option("--fabric", args->fabric,
+                     "The fabric file: classes, addresses, ports, and the switches between; else the preset's classes, "
+                     "each host's first address, and no switches");
+  verify->add_option("--pairs", args->pairs, "all, ring, or sample N: which hosts probe each other, in both directions")
+      ->expected(1, 2);
+  verify->add_option("--seed", args->seed, "Of the sample")->capture_default_str();
+  verify
+      ->add_option("--source-ports", args->source_ports,
+                   "Connections of each pair, direction, family and class: each may take another of equal-cost ways")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  verify->add_flag("--load", args->load,
+                   "Also fill queues, with bursts of two senders, to see whether each class overtakes each lower one");
+  verify->add_flag("--all", args->all, "Also list what passed");
+  verify->add_flag("--json", args->json, "Print one JSON object");
+  verify->add_option("--junit", args->junit, "Also write a JUnit file");
+  verify->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
+}
+
+}  // namespace tensorlane::cli

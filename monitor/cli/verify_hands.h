@@ -1,0 +1,36 @@
+// The programs that probe for `tensorlane verify`, one on each host: how they are reached, and what they are asked.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+
+namespace tensorlane::cli {
+
+// Lines of JSON, as common/probe/README.md describes them.
+using ProbeLines = std::vector<nlohmann::json>;
+
+// One thread. Ends all programs when it goes.
+class ProbeHands {
+ public:
+  virtual ~ProbeHands() = default;
+  virtual std::size_t size() const = 0;
+  // Gives each host its commands, one list for each; an empty one asks nothing. Waits until every command is done, on
+  // all hosts beside each other, for `patience` at most. Errors of a host, which is not asked again after one:
+  // kUnavailable (it cannot be reached, or its program has ended), kTimedOut, kCorrupt (what it says is no answer).
+  virtual std::vector<Result<ProbeLines>> ask(const std::vector<ProbeLines>& commands, Duration patience) = 0;
+};
+
+// One line. Errors: kCorrupt when it is no JSON object with a kind, kInvalidArgument when it says that a command was
+// refused.
+Result<nlohmann::json> parse_probe_line(const std::string& line);
+// What a host says may be anything: text and whole numbers of a line, where they are there and are what they should be.
+std::string probe_text(const nlohmann::json& line, const char* key);
+std::optional<int> probe_number(const nlohmann::json& line, const char* key, int low, int high);
+
+}  // namespace tensorlane::cli
