@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
 #include "daemon/config/config.h"
@@ -32,6 +34,7 @@
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/lanes.h"
 #include "daemon/wiring/log.h"
+#include "daemon/wiring/probing.h"
 #include "daemon/wiring/recording.h"
 #include "daemon/wiring/reload.h"
 #include "daemon/wiring/session_config.h"
@@ -70,15 +73,14 @@ class Daemon {
                  [this] { return wiring::batch_limit(config_, choices_.patterns); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
         report_({config_, parts_.metrics()}),
-        control_(wiring::control_config(
-            config_, choices_, span_files_, [this] { return status_.read(); },
-            {{"job", wiring::answerer(report_)}, {"spans", telemetry::span_answerer(spans_)}})) {}
+        probing_({{}, [this] { return has_jobs(); }, &probe_tokens_}),
+        control_(control_config()) {}
 
   Status start() {
     TL_RETURN_IF_ERROR(parts_.start(config_));
     const host::HostPorts shared{.make_transport =
                                      [this](RailIndex rail, ports::FlowOwner& owner) {
-                                       return wiring::make_transport(config_, rail, owner, rails_);
+                                       return wiring::make_transport(config_, rail, owner, &probe_tokens_, rails_);
                                      },
                                  .make_observer = wiring::recorder_maker(config_),
                                  .scratch = &scratch_,
@@ -131,6 +133,7 @@ class Daemon {
 
   // Jobs end with a cause that their clients can read.
   void stop() {
+    probing_.stop();
     control_.stop();
     sessions_.stop();
     lanes_->stop();
@@ -161,6 +164,26 @@ class Daemon {
     if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
   }
 
+  control::ControlConfig control_config() {
+    const auto status = [this] {
+      nlohmann::json status = status_.read();
+      status["probes_answered"] = probe_tokens_.answered();
+      return status;
+    };
+    const auto probe = [this](const ports::Question& question, ports::Answered done) {
+      probing_.answer(question, std::move(done));
+    };
+    return wiring::control_config(
+        config_, choices_, span_files_, status,
+        {{"job", wiring::answerer(report_)}, {"probe", probe}, {"spans", telemetry::span_answerer(spans_)}});
+  }
+
+  // Any thread.
+  bool has_jobs() const {
+    const ports::AllLanes metrics = parts_.metrics();
+    return std::ranges::any_of(metrics.each(), [](const auto& lane) { return lane->jobs.value() > 0; });
+  }
+
   const config::DaemonConfig config_;
   config::DaemonConfig reloaded_ = config_;  // and what reload() took over
   Ledger region_ledger_;                     // of each lane's table of regions
@@ -172,6 +195,7 @@ class Daemon {
   const std::shared_ptr<memory::MemoryBudget> memory_;
   memory::ArenaPool arenas_;
   memory::ScratchPool scratch_;
+  ports::ProbeTokens probe_tokens_;           // of tensorlane verify
   std::vector<wiring::RailTransport> rails_;  // complete once the lanes are made
   std::unique_ptr<lane::Lanes> lanes_;
   const std::shared_ptr<Ledger> descriptors_;
@@ -179,6 +203,7 @@ class Daemon {
   planning::Choices choices_;  // control's thread
   wiring::LaneStatus status_;
   wiring::JobReport report_;
+  wiring::Probing probing_;
   control::Control control_;
   std::unique_ptr<telemetry::Exporter> exporter_;
 };

@@ -37,6 +37,13 @@ tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   return tcp;
 }
 
+Result<std::unique_ptr<ports::Transport>> over_tcp(const config::DaemonConfig& config, RailIndex rail,
+                                                   ports::ProbeTokens* probes, ports::FlowOwner& owner) {
+  tcp::TcpConfig tcp = tcp_config(config, rail);
+  tcp.probes = probes;
+  return tcp::make_tcp_transport(tcp, owner);
+}
+
 rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail) {
   rdma::RdmaConfig rdma;
   const tcp::TcpConfig tcp = tcp_config(config, rail);
@@ -108,7 +115,8 @@ Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailInd
 }  // namespace
 
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
-                                                         ports::FlowOwner& owner, std::vector<RailTransport>& rails) {
+                                                         ports::FlowOwner& owner, ports::ProbeTokens* probes,
+                                                         std::vector<RailTransport>& rails) {
   TL_ASSIGN_OR_RETURN(const RailTransport transport, rail_transport(config, rail));
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
   rails[rail.value] = transport;
@@ -121,8 +129,7 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   if (!folder.ok()) spdlog::warn("flows to daemons of this machine go over the network: {}", folder.to_string());
   if (local) rails[rail.value].name = "local, " + rails[rail.value].name;
   // Others measure the ways to a host with an rdma or a local address, so that one answers even where it has TCP alone.
-  if (!config.self().addresses.contains("rdma") && !shares)
-    return tcp::make_tcp_transport(tcp_config(config, rail), owner);
+  if (!config.self().addresses.contains("rdma") && !shares) return over_tcp(config, rail, probes, owner);
   mixed::MixedConfig mixed;
   for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);
   if (local) {
@@ -142,10 +149,9 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
          }});
   }
   if (config.transport != config::DaemonConfig::Transport::kRdma) {
-    mixed.members.push_back(
-        {"tcp", 0,
-         [&config, rail](ports::FlowOwner& o) { return tcp::make_tcp_transport(tcp_config(config, rail), o); },
-         [](const std::string&) -> Status { return {}; }});
+    mixed.members.push_back({"tcp", 0,
+                             [&config, rail, probes](ports::FlowOwner& o) { return over_tcp(config, rail, probes, o); },
+                             [](const std::string&) -> Status { return {}; }});
   }
   return mixed::make_mixed_transport(std::move(mixed), owner);
 }

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/config/config.h"
+#include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/transport.h"
 
 namespace tensorlane::wiring {
@@ -20,9 +21,11 @@ struct RailTransport {
 };
 
 // The transport that daemon.yaml asks for. With `auto`, RDMA and TCP, whichever is faster between two hosts, and shared
-// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config` and `owner` outlive the
-// transport. Errors: those of the transports (a port in use), and that of the device where daemon.yaml insists on RDMA.
+// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config`, `owner` and
+// `probes`, whose probes listeners of TCP answer, outlive the transport. Errors: those of the transports (a port in
+// use), and that of the device where daemon.yaml insists on RDMA.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
-                                                         ports::FlowOwner& owner, std::vector<RailTransport>& rails);
+                                                         ports::FlowOwner& owner, ports::ProbeTokens* probes,
+                                                         std::vector<RailTransport>& rails);
 
 }  // namespace tensorlane::wiring

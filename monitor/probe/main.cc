@@ -28,8 +28,11 @@ constexpr const char* kHelp =
 void give_up_capabilities() {
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-  std::array<__user_cap_data_struct, 2> none{};
-  ::syscall(SYS_capset, &header, none.data());
+  std::array<__user_cap_data_struct, 2> own{};
+  // A service may forbid the second call, where there is nothing to give up.
+  if (::syscall(SYS_capget, &header, own.data()) != 0 || (own[0].permitted | own[1].permitted) == 0) return;
+  own = {};
+  ::syscall(SYS_capset, &header, own.data());
 }
 
 void write_line(const std::string& line) {

@@ -7,6 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/probe/answerer.h"
+#include "common/probe/exchange.h"
+
 namespace tensorlane::handshake {
 namespace {
 
@@ -43,7 +46,8 @@ Head head_of(Refusal refusal) {
 
 }  // namespace
 
-Connection::Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges)
+Connection::Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges,
+                       ports::ProbeTokens* probes)
     : Watched(Kind::kConnection),
       socket_(std::move(socket)),
       connecting_end_(false),
@@ -51,6 +55,7 @@ Connection::Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFact
       remote_(peer_endpoint(socket_.get()).text()),
       cls_(cls),
       state_(State::kHello),
+      probes_(probes),
       exchanges_(exchanges) {}
 
 Connection::Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline,
@@ -156,7 +161,28 @@ Connection::State Connection::on_settling() {
 
 // ---- the accepting end ----
 
+// Its hello is shorter than that of a flow, and lies in inbox_ as far as it has come.
+Connection::State Connection::on_probe() {
+  probe::Hello hello;
+  if (!receive_bytes(sizeof hello)) return state_;
+  std::memcpy(&hello, inbox_.data(), sizeof hello);
+  const bool is_known =
+      hello.version == probe::kVersion && hello.purpose == probe::Purpose::kTell && probes_->take(hello.token, now_);
+  if (!is_known) return refuse({Refusal::kNotTensorlane, "it is a probe with a token that nobody has told this host"});
+  probe::Answer answer;
+  answer.nonce = hello.nonce;
+  probe::read_first_packet(socket_.get(), &answer);
+  probe_answered_ = refusal_sent_ = send(answer);
+  return fail(Code::kUnavailable, "was a probe", {});
+}
+
 Connection::State Connection::on_hello(const JobTable& jobs) {
+  if (probes_ != nullptr) {
+    if (inbox_bytes_ < sizeof(Head) && !receive_bytes(sizeof(Head))) return state_;
+    Head head;
+    std::memcpy(&head, inbox_.data(), sizeof head);
+    if (head.magic == probe::kMagic) return on_probe();
+  }
   if (!receive(hello_)) return state_;
   if (const Verdicted head = check_head(hello_.head); !head.ok()) return refuse(head);
   claim_ = fmt::format(", which says that it is host {} of job {:#018x},", hello_.from, hello_.job);

@@ -12,6 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
@@ -28,6 +29,9 @@ inline constexpr Duration kHandshakeTimeout = seconds(5);
 inline constexpr Duration kAnswerTimeout = seconds(2);
 inline constexpr Duration kAnswerInterval = milliseconds(200);
 
+// A connection may also be a probe of `tensorlane verify` (common/probe/exchange.h), which is told from a hello by its
+// first four bytes: one with a token that is known gets one answer, any other is what it is to the handshake: nothing.
+//
 // States of the connecting end: connecting -> challenge -> verdict -> (settling, where parameters are exchanged ->)
 // done. Of the accepting end: hello -> proof -> (answering -> ready, where parameters are exchanged ->) done. One
 // thread.
@@ -46,14 +50,20 @@ class Connection final : public Watched {
     kFailed
   };
 
-  // Accepting end: `socket` comes from the listener of `cls`.
-  Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges);
+  // Accepting end: `socket` comes from the listener of `cls`. `probes`, which may be null, outlives it.
+  Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges,
+             ports::ProbeTokens* probes = nullptr);
   // Connecting end: `socket` has a connect() under way to `peer`.
   Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline,
              const ExchangeFactory& exchanges);
 
   // Goes on as far as it can without blocking. `jobs` is asked by the accepting end only. Ends in kDone or kFailed.
   State advance(const JobTable& jobs);
+  // What the clock says, before advance(): a probe's token ends.
+  void begin(Time now) { now_ = now; }
+  // It was a probe with a token that is known, has its answer, and has failed as a connection (kFailed): that is no
+  // news.
+  bool probe_answered() const { return probe_answered_; }
   // It waits for its exchange, which will say so.
   bool waits_for_exchange() const { return state_ == State::kSettling || state_ == State::kAnswering; }
   // The state is new. The end that waits for the other one's last message has more time than that one, for which the
@@ -105,6 +115,7 @@ class Connection final : public Watched {
   State step(const JobTable& jobs);
   State on_connected();
   State on_hello(const JobTable& jobs);
+  State on_probe();
   State on_challenge();
   State on_proof(const JobTable& jobs);
   State on_verdict();
@@ -164,6 +175,9 @@ class Connection final : public Watched {
   bool proven_ = false;                // see proven()
   bool peer_known_ = false;            // key_.peer is the peer: whom we dial, or who has proved itself
   bool refusal_sent_ = false;
+  ports::ProbeTokens* probes_ = nullptr;  // of the accepting end
+  bool probe_answered_ = false;
+  Time now_;
   std::string claim_;  // of one that has not proved itself, for the log
 
   ports::FlowKey key_;

@@ -60,6 +60,7 @@ Status Connector::open(const ConnectorConfig& config) {
   name_ = config.name;
   TL_RETURN_IF_ERROR(check(config));
   unix_folder_ = config.unix_folder;
+  probes_ = config.probes;
   TL_ASSIGN_OR_RETURN(source_, parse_endpoint(config.listen_address, 0));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) {
@@ -166,7 +167,8 @@ void Connector::accept_all(Listener& listener) {
     if (!socket->valid()) return;
     ++counters_.accepted;
     const Time deadline = now_ + kHandshakeTimeout;
-    auto connection = std::make_unique<Connection>(std::move(socket).value(), listener.tag().cls, deadline, exchanges_);
+    auto connection =
+        std::make_unique<Connection>(std::move(socket).value(), listener.tag().cls, deadline, exchanges_, probes_);
     if (listener.full_for(connection->remote_address())) {
       drop(listener, listener.victim(connection->remote_address()));
     } else if (listener.full()) {
@@ -217,6 +219,7 @@ void Connector::out_of_descriptors(Listener& listener) {
 void Connector::advance(Connection& connection) {
   const bool wanted_output = connection.wants_output();
   const Connection::State before = connection.state();
+  connection.begin(now_);
   const Connection::State state = connection.advance(jobs_);
   if (wanted_output && !connection.wants_output() && connection.fd() >= 0)
     watch(connection, connection.fd(), EPOLLIN, true);
@@ -253,6 +256,8 @@ std::unique_ptr<Connection> Connector::take_pending(Connection& connection) {
 }
 
 void Connector::accepted_failed(Connection& connection) {
+  // A probe that has its answer is counted where its token is.
+  if (connection.probe_answered()) return linger(connection.take_socket(), true);
   const bool comes_again = connection.refusal() == Refusal::kNotYet;
   if (connection.refusal() == Refusal::kNotAnswered) {
     ++counters_.unauthenticated_dropped;

@@ -38,6 +38,7 @@ struct ConnectorConfig {
   std::uint16_t data_port = 7110;          // the control class listens here, class c at data_port + 1 + c
   std::vector<ListenerConfig> listeners;   // kControlClass and data classes from 0, each once
   std::string unix_folder = {};            // listen and dial by unix_endpoint() in it; empty: over TCP
+  ports::ProbeTokens* probes = nullptr;    // whose probes are answered; outlives the connector. Null: nobody's
 };
 
 // Position of a class in the order of service, and of its port after data_port: control first.
@@ -138,6 +139,7 @@ class Connector {
 
   std::string name_;
   std::string unix_folder_;
+  ports::ProbeTokens* probes_ = nullptr;
   Endpoint source_;
   Fd epoll_;
   Waker waker_;

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "common/probe/answerer.h"
+
 namespace tensorlane::handshake {
 namespace {
 
@@ -44,6 +46,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const
         "{}",
         class_name(tag.cls), tag.pcp, *tagged));
   }
+  if (endpoint.family() != AF_UNIX) probe::keep_first_packet(socket.get());  // for probes, which ask how it came
   remove_what_nobody_serves(endpoint);
   // A socket with a path: no other user's process may connect, whose descriptors this end would have to close.
   const bool closed = endpoint.family() != AF_UNIX || ::fchmod(socket.get(), S_IRUSR | S_IWUSR) == 0;

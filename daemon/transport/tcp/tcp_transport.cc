@@ -43,6 +43,7 @@ TcpTransport::TcpTransport(const handshake::Protection& protection, ports::FlowO
 Status TcpTransport::open(const TcpConfig& config) {
   detection_ = config.detection;
   handshake::ConnectorConfig connector{"tcp transport", config.listen_address, config.data_port, {}};
+  connector.probes = config.probes;
   for (const TcpClass& c : config.classes) connector.listeners.push_back({c.tag, c.window});
   TL_RETURN_IF_ERROR(connector_.open(connector));
   ready_.reserve(handshake::Connector::kReadyAtOnce);

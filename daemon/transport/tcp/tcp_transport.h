@@ -9,6 +9,7 @@
 #include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/transport.h"
 
 namespace tensorlane::tcp {
@@ -30,6 +31,7 @@ struct TcpConfig {
                                      // long is broken: the others may starve (law 10)
   DataProtection protection = DataProtection::kNone;  // of all flows; a peer with another level is refused
   std::uint8_t ciphers = 0;                           // protect::Ciphers that may be used; 0: all that this host has
+  ports::ProbeTokens* probes = nullptr;               // whose probes are answered; outlives the transport
 };
 
 // A transport that listens. Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes

@@ -1,0 +1,60 @@
+// Answers `tensorlane verify` on this host: runs tensorlane-probe as a child, gives it the commands that a question
+// brings, and answers with what it says. Nothing of the daemon waits for the child, and nothing of it runs with more
+// rights than the daemon has.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "common/base/status.h"
+#include "daemon/ports/probe_tokens.h"
+#include "daemon/ports/question.h"
+
+namespace tensorlane::wiring {
+
+// Any thread. Its own thread, which speaks with the child, begins with the first question and ends with the object.
+class Probing {
+ public:
+  struct Parts {
+    std::string program;             // tensorlane-probe; empty: beside this process's own program, else in PATH
+    std::function<bool()> has_jobs;  // any thread
+    ports::ProbeTokens* tokens;      // outlives this
+  };
+  explicit Probing(Parts parts);
+  ~Probing();
+  Probing(const Probing&) = delete;
+  Probing& operator=(const Probing&) = delete;
+
+  // A question has {"session": text, "commands": [...], "patience_ms": n, "beside_jobs": bool}; commands are those of
+  // common/probe/README.md, and the answer is the lines that come of them. One session at a time; it ends with
+  // {"end": true}, or when it has asked nothing for a minute. Errors: kPermissionDenied (not root or the daemon's
+  // user), kUnavailable (another session, a running job, a program that cannot be started or has ended), kTimedOut.
+  void answer(const ports::Question& question, ports::Answered done);
+  // Ends the session and the thread. Afterwards nothing is answered.
+  void stop();
+
+ private:
+  struct Task;
+  class Child;
+
+  void run();
+  void serve(Task& task);
+  Status open_session(const Task& task);
+
+  const Parts parts_;
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  std::deque<std::unique_ptr<Task>> tasks_;
+  bool stops_ = false;
+  std::thread thread_;
+  // The thread's own.
+  std::string session_;
+  std::unique_ptr<Child> child_;
+};
+
+}  // namespace tensorlane::wiring
