@@ -313,6 +313,11 @@ void name_ports(const LabPlan& plan, fabric::Fabric& fabric) {
     name(cable.node_a, cable.port_a, fabric.links[i].from_port);
     name(cable.node_b, cable.port_b, fabric.links[i].to_port);
   }
+  for (fabric::Switch& listed : fabric.switches) {
+    const Node* node = plan.find(listed.name);
+    if (node != nullptr && node->is_routed && listed.addresses.empty())
+      listed.addresses = {node->loopback.v4, node->loopback.v6};
+  }
 }
 
 std::string namespace_lines(const LabPlan& plan) {

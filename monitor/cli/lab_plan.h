@@ -96,8 +96,9 @@ struct PortPlace {
 };
 Result<PortPlace> find_port(const LabPlan& plan, std::string_view text);
 
-// Writes the lab's devices into the links of the fabric that it is the plan of, where they name none, so that what the
-// fabric file says is what is there. Switches that list their ports stay as they are.
+// Writes the lab's devices into the links of the fabric that it is the plan of, where they name none, and its addresses
+// into the switches of a routed lab, so that what the fabric file says is what is there. Switches that list their ports
+// stay as they are.
 void name_ports(const LabPlan& plan, fabric::Fabric& fabric);
 
 // A guest's cable of a rail, beside the port in one of its namespace's bridges.

@@ -7,7 +7,9 @@
 
 #include "common/fabric/fabric.h"
 #include "monitor/cli/commands.h"
+#include "monitor/cli/daemon_call.h"
 #include "monitor/cli/verify_agents.h"
+#include "monitor/cli/verify_daemons.h"
 #include "monitor/cli/verify_run.h"
 #include "monitor/verify/render.h"
 #include "monitor/verify/verdict.h"
@@ -16,11 +18,12 @@ namespace tensorlane::cli {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> pairs{"all"}, agents;
-  std::string fabric, shell = kDefaultShell, junit;
+  std::vector<std::string> pairs{"all"}, agents, hosts, classes;
+  std::string socket, fabric, shell = kDefaultShell, junit, family = "both";
   std::uint64_t seed = 1;
   std::size_t source_ports = 8;
-  bool load = false, json = false, all = false;
+  int patience = 20;
+  bool load = false, json = false, all = false, beside_jobs = false;
 };
 
 Status read_pairs(const Arguments& args, VerifyOptions& options) {
@@ -36,6 +39,16 @@ Status read_pairs(const Arguments& args, VerifyOptions& options) {
   options.sample = is_number ? std::stoul(number) : 0;
   if (options.sample == 0)
     return Status(Code::kInvalidArgument, fmt::format("'{}' is no number of pairs", number), "--pairs sample");
+  return {};
+}
+
+// Leaves the classes that were asked for.
+Status read_classes(const Arguments& args, VerifyOptions& options) {
+  for (const std::string& name : args.classes)
+    if (std::ranges::none_of(options.classes, [&](const auto& cls) { return cls.name == name; }))
+      return Status(Code::kInvalidArgument, fmt::format("there is no class '{}'", name), "--classes");
+  if (!args.classes.empty())
+    std::erase_if(options.classes, [&](const auto& cls) { return std::ranges::count(args.classes, cls.name) == 0; });
   return {};
 }
 
@@ -64,8 +77,17 @@ Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fa
   options.seed = args.seed;
   options.source_ports = args.source_ports;
   options.load = args.load;
+  options.patience = seconds(args.patience);
+  options.ipv4 = args.family != "6";
+  options.ipv6 = args.family != "4";
   TL_RETURN_IF_ERROR(read_pairs(args, options));
-  for (const std::string& agent : args.agents) {
+  TL_RETURN_IF_ERROR(read_classes(args, options));
+  options.listens = !args.agents.empty();
+  std::vector<std::string> named = args.agents;
+  if (named.empty())
+    for (const fabric::Host& host : fabric.hosts)
+      if (args.hosts.empty() || std::ranges::count(args.hosts, host.name) > 0) named.push_back(host.name);
+  for (const std::string& agent : named) {
     VerifyHost host{host_of(agent), {}};
     if (!args.fabric.empty()) {
       TL_ASSIGN_OR_RETURN(host, described_host(fabric, agent));
@@ -75,19 +97,34 @@ Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fa
     options.hosts.push_back(std::move(host));
   }
   if (options.hosts.size() < 2)
-    return Status(Code::kInvalidArgument, "there are fewer than two hosts", "--agent", "name at least two");
+    return Status(Code::kInvalidArgument, "there are fewer than two hosts",
+                  args.agents.empty() ? args.fabric : "--agent", "name at least two");
   return options;
+}
+
+// Programs that ssh carries to the hosts, or that their daemons run.
+Result<std::unique_ptr<ProbeHands>> hands_of(const Arguments& args, const VerifyOptions& options) {
+  if (args.agents.empty()) {
+    DaemonHandsOptions daemons{.socket = args.socket.empty() ? daemon_socket() : args.socket,
+                               .beside_jobs = args.beside_jobs};
+    for (const VerifyHost& host : options.hosts) daemons.hosts.push_back(host.name);
+    return ask_by_daemons(daemons);
+  }
+  AgentOptions agents{.hosts = args.agents, .shell = args.shell};
+  TL_ASSIGN_OR_RETURN(agents.program, find_probe_program());
+  return start_agents(agents);
 }
 
 Result<int> run(const Arguments& args) {
   fabric::Fabric fabric;
+  if (args.fabric.empty() && args.agents.empty())
+    return Status(Code::kInvalidArgument, "there are no hosts to ask", "--fabric",
+                  "name the fabric file of the daemons");
   if (!args.fabric.empty()) {
     TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   }
   TL_ASSIGN_OR_RETURN(const VerifyOptions options, options_of(args, fabric));
-  AgentOptions agents{.hosts = args.agents, .shell = args.shell};
-  TL_ASSIGN_OR_RETURN(agents.program, find_probe_program());
-  TL_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeHands> hands, start_agents(agents));
+  TL_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeHands> hands, hands_of(args, options));
   const verify::Topology topology(fabric);
   TL_ASSIGN_OR_RETURN(const verify::Observations seen, run_verify(options, *hands, topology));
   const verify::Report report = verify::analyse(seen, topology);
@@ -101,6 +138,52 @@ Result<int> run(const Arguments& args) {
   return report.exit_status;
 }
 
+// Which hosts are asked, and how.
+void add_hosts(CLI::App& verify, Arguments& args) {
+  CLI::Option* agent =
+      verify.add_option("--agent", args.agents,
+                        "Instead of asking daemons: hosts, with commas between them, that a program is "
+                        "sent to by ssh: [USER@]HOST. Nothing needs to be installed there, and no daemon "
+                        "may run");
+  agent->delimiter(',');
+  verify
+      .add_option("--hosts", args.hosts, "Only these hosts of the fabric file, with commas between them; default: all")
+      ->delimiter(',')
+      ->excludes(agent);
+  verify
+      .add_option("--socket", args.socket, "Of this host's daemon; default: TENSORLANE_SOCKET, else that of packages")
+      ->excludes(agent);
+  verify.add_flag("--beside-jobs", args.beside_jobs, "Also on hosts where a job runs")->excludes(agent);
+  verify.add_option("--shell", args.shell, "How to reach a host's shell with --agent, with {host} for its name")
+      ->capture_default_str();
+  verify.add_option(
+      "--fabric", args.fabric,
+      "The fabric file: hosts, classes, ports, and the switches between. With --agent it may be left out: "
+      "then the classes are those of the preset greenfield, and no switch is known");
+  verify.add_option("--patience", args.patience, "How long a host may take to answer at first, in seconds")
+      ->check(CLI::Range(1, 600))
+      ->capture_default_str();
+}
+
+// What is probed.
+void add_probes(CLI::App& verify, Arguments& args) {
+  verify.add_option("--pairs", args.pairs, "all, ring, or sample N: which hosts probe each other, in both directions")
+      ->expected(1, 2);
+  verify.add_option("--classes", args.classes, "Only these, with commas between them; default: all, and control")
+      ->delimiter(',');
+  verify.add_option("--family", args.family, "Only IPv4 or IPv6")
+      ->check(CLI::IsMember({"4", "6", "both"}))
+      ->capture_default_str();
+  verify.add_option("--seed", args.seed, "Of the sample")->capture_default_str();
+  verify
+      .add_option("--source-ports", args.source_ports,
+                  "Connections of each pair, direction, family and class: each may take another of equal-cost ways")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  verify.add_flag("--load", args.load,
+                  "Also fill queues, with bursts of two senders, to see whether each class overtakes each lower one");
+}
+
 }  // namespace
 
 void add_verify_command(CLI::App& app, Invocation& chosen) {
@@ -108,32 +191,12 @@ void add_verify_command(CLI::App& app, Invocation& chosen) {
   CLI::App* verify =
       app.add_subcommand("verify", "Whether the network honours the classes, on every path, in every direction");
   verify->footer(
-      "Example:\n  tensorlane verify --agent gpu01,gpu02,gpu03 --fabric fabric.yaml\n"
+      "Example:\n  tensorlane verify --fabric /etc/tensorlane/fabric.yaml\n"
       "  tensorlane verify --agent gpu01,gpu02,gpu03 --fabric fabric.yaml --load --junit verify.xml\n"
       "Exit status 0 when all that was asked for was tested and nothing failed, else 1. docs/verify.md explains what "
       "it does.");
-  verify
-      ->add_option(
-          "--agent", args->agents,
-          "Hosts, with commas between them, that a program is sent to by ssh: [USER@]HOST. Nothing needs to be "
-          "installed there, and no daemon may run")
-      ->delimiter(',')
-      ->required();
-  verify->add_option("--shell", args->shell, "How to reach a host's shell instead, with {host} for its name")
-      ->capture_default_str();
-  verify->add_option("--fabric", args->fabric,
-                     "The fabric file: classes, addresses, ports, and the switches between; else the preset's classes, "
-                     "each host's first address, and no switches");
-  verify->add_option("--pairs", args->pairs, "all, ring, or sample N: which hosts probe each other, in both directions")
-      ->expected(1, 2);
-  verify->add_option("--seed", args->seed, "Of the sample")->capture_default_str();
-  verify
-      ->add_option("--source-ports", args->source_ports,
-                   "Connections of each pair, direction, family and class: each may take another of equal-cost ways")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  verify->add_flag("--load", args->load,
-                   "Also fill queues, with bursts of two senders, to see whether each class overtakes each lower one");
+  add_hosts(*verify, *args);
+  add_probes(*verify, *args);
   verify->add_flag("--all", args->all, "Also list what passed");
   verify->add_flag("--json", args->json, "Print one JSON object");
   verify->add_option("--junit", args->junit, "Also write a JUnit file");

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "monitor/verify/trace.h"
+#include "monitor/verify/verdict.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -18,8 +19,10 @@ using verify::Estimate;
 using verify::LoadFact;
 
 // Of one measurement, in milliseconds: messages and a stream of the high class alone, a stream of the low one alone;
-// then the low class all the time, messages of the high one, and its stream.
-constexpr int kEchoMs = 150, kStreamMs = 250, kGapMs = 60, kSettleMs = 50;
+// then the low class all the time, messages in both classes from the sender of the high one, and its stream.
+constexpr int kEchoMs = 300, kStreamMs = 250, kGapMs = 60, kSettleMs = 50;
+// A busy host can make a good port look bad, but nothing makes a bad one look good: what has not passed is tried again.
+constexpr int kAttempts = 3;
 constexpr std::size_t kHighStreams = 2, kLowStreams = 4;
 constexpr std::uint64_t kWindowMs = 25;
 constexpr std::size_t kMaxMeetings = 256;
@@ -178,6 +181,8 @@ class LoadMeter {
               ports(meeting, meeting.high_from, ipv6, high, kHighStreams)};
     Side slow{meeting.low_from, flow_between(state_, meeting.low_from, meeting.to, meeting.rail, ipv6, low),
               ports(meeting, meeting.low_from, ipv6, low, kLowStreams)};
+    const Side behind{meeting.high_from, flow_between(state_, meeting.high_from, meeting.to, meeting.rail, ipv6, low),
+                      ports(meeting, meeting.high_from, ipv6, low, 1)};
     if (fast.flow.is_null() || slow.flow.is_null()) return;
     LoadFact fact;
     fact.high = high, fact.low = low, fact.ipv6 = ipv6;
@@ -186,27 +191,37 @@ class LoadMeter {
       fact.node = state_.topology.leg(meeting.leg).from;
       fact.peer = state_.topology.leg(meeting.leg).to;
     }
-    if (fast.ports.empty() || slow.ports.empty())
+    if (fast.ports.empty() || slow.ports.empty() || behind.ports.empty()) {
       fact.error = "no source port is known whose way goes through this port";
-    else
-      compare(fast, slow, fact);
-    state_.seen.loads.push_back(std::move(fact));
+      state_.seen.loads.push_back(std::move(fact));
+      return;
+    }
+    LoadFact attempt;
+    for (int i = 0; i < kAttempts; ++i) {
+      attempt = fact;
+      compare(fast, slow, behind, attempt);
+      if (verify::judge_measurement(attempt) == verify::Outcome::kPassed || !attempt.error.empty()) break;
+    }
+    state_.seen.loads.push_back(std::move(attempt));
   }
 
-  void compare(const Side& fast, const Side& slow, LoadFact& fact) {
+  void compare(const Side& fast, const Side& slow, const Side& behind, LoadFact& fact) {
     std::map<int, json> alone, beside;
     const int second = kEchoMs + kGapMs, third = second + kStreamMs + kGapMs;
     if (!run(fast, {burst(fast, "echo", 0, kEchoMs, 1), burst(fast, "sink", second, kStreamMs, 2)}, slow,
              json::array({burst(slow, "sink", third, kStreamMs, 3)}), alone, fact))
       return;
     const int stream = kGapMs + kEchoMs + kGapMs, all = stream + kStreamMs + 2 * kGapMs;
-    if (!run(fast, {burst(fast, "echo", kGapMs, kEchoMs, 1), burst(fast, "sink", stream, kStreamMs, 2)}, slow,
-             json::array({burst(slow, "sink", 0, all, 3)}), beside, fact))
+    if (!run(fast,
+             {burst(fast, "echo", kGapMs, kEchoMs, 1), burst(fast, "sink", stream, kStreamMs, 2),
+              burst(behind, "echo", kGapMs, kEchoMs, 4)},
+             slow, json::array({burst(slow, "sink", 0, all, 3)}), beside, fact))
       return;
     fact.high_alone = rate_alone(alone[2]).value;
     fact.low_alone = rate_alone(alone[3]).value;
     fact.delay_alone_us = delay_of(alone[1]);
     fact.delay_beside_us = delay_of(beside[1]);
+    fact.delay_low_us = delay_of(beside[4]);
     fact.high_retransmitted = retransmitted(beside[2]);
     fact.low_retransmitted = retransmitted(beside[3]);
     const auto streams = streams_of(beside[2]);

@@ -91,7 +91,7 @@ class Verifier {
     std::vector<ProbeLines> commands = nothing();
     for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", 900}});
     std::set<std::size_t> told;
-    ask(commands, seconds(20), [&](std::size_t i, const json& line) {
+    ask(commands, options().patience, [&](std::size_t i, const json& line) {
       if (line["kind"] == "host" && told.insert(i).second) note_host(i, line);
     });
     for (std::size_t i = 0; i < options().hosts.size(); ++i)
@@ -126,23 +126,24 @@ class Verifier {
           interface = probe_text(item, "interface");
           break;
         }
-      if (interface.empty()) {
-        host(i).error = wanted.empty() ? "it has no address" : fmt::format("it does not have the address {}", wanted);
-        return;
-      }
       Endpoints& ends = state_.endpoints[i][rail];
+      if (interface.empty() && wanted.empty()) host(i).error = "it has no address";
+      const bool is_ipv6 = wanted.find(':') != std::string::npos;
+      // One that no interface lists may be its own all the same, as those of loopback: sending will tell.
+      if (is_ipv6 ? options().ipv6 : options().ipv4) ends.address[is_ipv6 ? 1 : 0] = wanted;
+      if (interface.empty()) continue;
       for (const json& item : addresses) {
         if (!item.is_object() || probe_text(item, "interface") != interface) continue;
         const auto family = probe_number(item, "family", 4, 6);
         const std::string address = probe_text(item, "address");
         std::string& place = ends.address[family == 6 ? 1 : 0];
-        if (family && (place.empty() || address == wanted)) place = address;
+        const bool is_asked_for = family == 6 ? options().ipv6 : options().ipv4;
+        if (family && is_asked_for && (place.empty() || address == wanted)) place = address;
       }
     }
   }
 
   void listen() {
-    if (!options().listens) return;
     std::vector<ProbeLines> commands = nothing();
     for (std::size_t i = 0; i < commands.size(); ++i) {
       json sockets = json::array();
@@ -150,7 +151,7 @@ class Verifier {
         for (const std::string& address : rail.address)
           for (std::size_t cls = 0; cls < options().classes.size() && !address.empty(); ++cls)
             sockets.push_back({{"address", address},
-                               {"port", options().hosts[i].data_port + cls},
+                               {"port", options().hosts[i].data_port + options().classes[cls].port_offset},
                                {"dscp", options().classes[cls].dscp},
                                {"pcp", options().classes[cls].pcp}});
       if (host(i).error.empty())
@@ -160,11 +161,10 @@ class Verifier {
       const auto failed = line.find("failed");
       if (line["kind"] != "listening" || failed == line.end() || !failed->is_array() || failed->empty()) return;
       const json& first = failed->front();
-      if (first.is_object())
-        host(i).error =
-            fmt::format("it cannot listen on {} port {}: {}; a daemon that runs there answers without --agent",
-                        probe_text(first, "address"), probe_number(first, "port", 0, 65535).value_or(0),
-                        probe_text(first, "error"));
+      // Where a daemon listens already, it answers itself.
+      if (options().listens && first.is_object())
+        host(i).error = fmt::format("it cannot listen on {} port {}: {}", probe_text(first, "address"),
+                                    probe_number(first, "port", 0, 65535).value_or(0), probe_text(first, "error"));
     });
   }
 
@@ -287,10 +287,13 @@ class Verifier {
 
 std::vector<verify::ProbedClass> probed_classes(const fabric::ClassTable& classes) {
   const auto probed = [](const fabric::TrafficClass& cls) {
-    return verify::ProbedClass{cls.name, cls.dscp, cls.pcp, cls.lossless};
+    return verify::ProbedClass{cls.name, cls.dscp, cls.pcp, cls.lossless, 0};
   };
   std::vector<verify::ProbedClass> all{probed(classes.control)};
-  for (const fabric::TrafficClass& cls : classes.data) all.push_back(probed(cls));
+  for (const fabric::TrafficClass& cls : classes.data) {
+    all.push_back(probed(cls));
+    all.back().port_offset = static_cast<std::uint16_t>(all.size() - 1);
+  }
   return all;
 }
 
@@ -319,7 +322,7 @@ nlohmann::json flow_between(const VerifyState& state, std::size_t from, std::siz
   const verify::ProbedClass& marks = state.options.classes[cls];
   return {{"address", address},
           {"source", source},
-          {"port", state.options.hosts[to].data_port + cls},
+          {"port", state.options.hosts[to].data_port + marks.port_offset},
           {"dscp", marks.dscp},
           {"pcp", marks.pcp}};
 }

@@ -24,15 +24,17 @@ struct VerifyHost {
 
 struct VerifyOptions {
   std::vector<VerifyHost> hosts;             // in the order of the hands
-  std::vector<verify::ProbedClass> classes;  // control first, then the data classes: the order of their ports
+  std::vector<verify::ProbedClass> classes;  // most urgent first
+  bool ipv4 = true, ipv6 = true;             // which families are probed
   Pairs pairs = Pairs::kAll;
   std::size_t sample = 0;  // pairs, in both directions each
   std::uint64_t seed = 0;
-  std::size_t source_ports = 8;   // of each pair, direction, family and class
-  std::size_t ways = 8;           // of them, for each pair, direction and family, whose way is looked at
-  Duration budget = seconds(50);  // without load
+  std::size_t source_ports = 8;     // of each pair, direction, family and class
+  std::size_t ways = 8;             // of them, for each pair, direction and family, whose way is looked at
+  Duration patience = seconds(20);  // with a host's first answer
+  Duration budget = seconds(50);    // without load
   bool load = false;
-  bool listens = true;  // the programs listen themselves; else daemons do, on what they listen on
+  bool listens = true;  // the programs must listen themselves; else daemons answer where they cannot
 };
 
 // Where probes of a host leave from, and arrive.

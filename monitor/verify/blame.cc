@@ -85,10 +85,19 @@ class Detective {
       clear({flow.ipv6, seen[run].dscp}, index, seen[run].at, seen[i - 1].at);
       if (i == seen.size()) break;
       const Change change{flow.ipv6, seen[i - 1].dscp, seen[i].dscp};
-      events_[change].push_back({index, suspects(index, seen[i - 1].at, seen[i].at)});
+      // A hop that answered has had the packet, with whatever mark.
+      const int first = change.to == kLost ? std::max(seen[i - 1].at, last_answer(index)) : seen[i - 1].at;
+      events_[change].push_back({index, suspects(index, first, seen[i].at)});
       if (change.to == kLost) add_way_back(flow, events_[change].back().suspects);
       run = i;
     }
+  }
+
+  int last_answer(std::size_t flow) const {
+    const auto& nodes = traces_[flow].nodes;
+    for (int k = last(flow) - 1; k > 0; --k)
+      if (!nodes[static_cast<std::size_t>(k)].address.empty()) return k;
+    return -1;
   }
 
   void add_legs(std::size_t flow, int first, int end, std::set<Place>& places) const {

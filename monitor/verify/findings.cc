@@ -11,6 +11,17 @@
 namespace tensorlane::verify {
 namespace {
 
+// Whether an alternative is none for people: an end of the same leg, or something less exact.
+bool is_said_already(const Place& place, const Place& other) {
+  const bool is_exact =
+      other.kind != Place::Kind::kGap && other.kind != Place::Kind::kNode && other.kind != Place::Kind::kWay;
+  const bool is_leg = place.kind == Place::Kind::kLeg || place.kind == Place::Kind::kWay;
+  if (!is_exact) return true;
+  if (other.kind == Place::Kind::kLeg) return false;
+  if (other.kind == Place::Kind::kEntry) return is_leg && other.node == place.peer && other.peer == place.node;
+  return is_leg && (other.node == place.node || other.node == place.peer);
+}
+
 // A DSCP as the class that has it.
 std::string mark_name(const Observations& seen, int dscp) {
   for (const ProbedClass& cls : seen.classes)
@@ -99,6 +110,11 @@ std::vector<Finding> make_findings(const Observations& seen, const std::vector<B
     Finding finding;
     finding.place = place;
     look_at(place, Topic::kMarking, topology, finding);
+    for (const Place& other : gathered.others)
+      if (!is_said_already(place, other)) {
+        finding.alternatives.push_back(other);
+        finding.or_where.push_back(describe(other, topology));
+      }
     finding.what = what_happens(seen, gathered.changes);
     finding.cause = likely_cause(place, gathered.changes);
     finding.changes.assign(gathered.changes.begin(), gathered.changes.end());

@@ -14,6 +14,7 @@ struct ProbedClass {
   std::string name;
   int dscp = 0, pcp = 0;
   bool lossless = false;
+  std::uint16_t port_offset = 0;  // of its port behind data_port
 };
 
 struct HostFacts {
@@ -66,11 +67,13 @@ struct LoadFact {
   std::size_t high_from = 0, low_from = 0, to = 0;  // hosts
   std::string node, peer;  // where they meet: a switch and what its port leads to; empty: not known
   bool ipv6 = false;
-  std::string error;                         // why there is no measurement
-  double high_alone = 0, low_alone = 0;      // bits per second
-  Estimate share;                            // of its rate alone that the high class keeps beside the low one
-  double low_beside = 0;                     // bits per second of the low class meanwhile
-  Estimate delay_alone_us, delay_beside_us;  // of messages of the high class
+  std::string error;                     // why there is no measurement
+  double high_alone = 0, low_alone = 0;  // bits per second
+  Estimate share;                        // of its rate alone that the high class keeps beside the low one
+  double low_beside = 0;                 // bits per second of the low class meanwhile
+  // Of messages from the sender of the high class: in that class, and at the same time in the low one, which wait for
+  // all that the low class has queued.
+  Estimate delay_alone_us, delay_beside_us, delay_low_us;
   std::uint64_t high_retransmitted = 0, low_retransmitted = 0;  // packets
 };
 

@@ -60,9 +60,18 @@ json finding_json(const Finding& finding) {
     changes.push_back({{"family", change.ipv6 ? 6 : 4},
                        {"from", change.from},
                        {"to", change.to == kLost ? json(nullptr) : json(change.to)}});
-  return {{"where", finding.where},     {"place", place_json(finding.place)}, {"what", finding.what},
-          {"cause", finding.cause},     {"device", finding.device},           {"command", finding.command},
-          {"classes", finding.classes}, {"changes", std::move(changes)},      {"flows", finding.flows}};
+  json alternatives = json::array();
+  for (const Place& other : finding.alternatives) alternatives.push_back(place_json(other));
+  return {{"alternatives", std::move(alternatives)},
+          {"where", finding.where},
+          {"place", place_json(finding.place)},
+          {"what", finding.what},
+          {"cause", finding.cause},
+          {"device", finding.device},
+          {"command", finding.command},
+          {"classes", finding.classes},
+          {"changes", std::move(changes)},
+          {"flows", finding.flows}};
 }
 
 json overtaking_json(const Overtaking& verdict) {
@@ -76,6 +85,7 @@ json overtaking_json(const Overtaking& verdict) {
           {"family", fact.ipv6 ? 6 : 4},
           {"share", estimate_json(fact.share)},
           {"delay_alone_us", estimate_json(fact.delay_alone_us)},
+          {"delay_low_us", estimate_json(fact.delay_low_us)},
           {"delay_us", estimate_json(fact.delay_beside_us)}};
 }
 
@@ -131,7 +141,9 @@ std::string counted(const Report& report) {
 std::string to_text(const Report& report, bool all) {
   std::string text;
   for (const Finding& finding : report.findings) {
-    text += fmt::format("FAILED at {}\n  {}\n  likely: {}\n", finding.where, finding.what, finding.cause);
+    text += fmt::format("FAILED at {}\n", finding.where);
+    for (const std::string& other : finding.or_where) text += fmt::format("  or at {}\n", other);
+    text += fmt::format("  {}\n  likely: {}\n", finding.what, finding.cause);
     if (!finding.command.empty()) text += fmt::format("  look, on {}: {}\n", finding.device, finding.command);
   }
   for (const HostVerdict& host : report.hosts)

@@ -113,6 +113,10 @@ std::string rate(double bits) {
   return bits >= 1e9 ? fmt::format("{:.2f} Gbit/s", bits / 1e9) : fmt::format("{:.1f} Mbit/s", bits / 1e6);
 }
 
+bool queue_formed(const LoadFact& fact) {
+  return fact.delay_alone_us.value > 0 && fact.delay_low_us.value >= kQueueFormed * fact.delay_alone_us.value;
+}
+
 Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
   Overtaking verdict{fact, Outcome::kUntested, {}};
   const std::string pair = fmt::format("{} over {}", seen.classes[fact.high].name, seen.classes[fact.low].name);
@@ -120,20 +124,21 @@ Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
     verdict.text = fmt::format("{}: {}", pair, fact.error);
     return verdict;
   }
-  const double beside = fact.share.value * fact.high_alone + fact.low_beside;
-  if (beside > kQueueFormed * (fact.high_alone + fact.low_alone)) {
-    verdict.text = fmt::format("{}: no queue formed: alone they had {} and {}, together {}", pair,
-                               rate(fact.high_alone), rate(fact.low_alone), rate(beside));
-    return verdict;
-  }
-  if (fact.share.low >= kOvertakes) verdict.outcome = Outcome::kPassed;
-  if (fact.share.high < kOvertakes) verdict.outcome = Outcome::kFailed;
+  verdict.outcome = judge_measurement(fact);
+  const auto took = [](const Estimate& delay) {
+    return fmt::format("{:.2f} ms ({:.2f} to {:.2f})", delay.value / 1e3, delay.low / 1e3, delay.high / 1e3);
+  };
+  const char* doubt = "";
+  if (!queue_formed(fact))
+    doubt = "; no queue formed";
+  else if (verdict.outcome == Outcome::kUntested)
+    doubt = "; too uncertain to say";
   verdict.text = fmt::format(
-      "{}: kept {:.0f}% ({:.0f} to {:.0f}) of its {} beside a burst; messages took {:.2f} ms ({:.2f} to {:.2f}), alone "
-      "{:.2f} ms{}",
-      pair, 100 * fact.share.value, 100 * fact.share.low, 100 * fact.share.high, rate(fact.high_alone),
-      fact.delay_beside_us.value / 1e3, fact.delay_beside_us.low / 1e3, fact.delay_beside_us.high / 1e3,
-      fact.delay_alone_us.value / 1e3, verdict.outcome == Outcome::kUntested ? "; too uncertain to say" : "");
+      "{}: beside a burst its messages took {}, those of the lower class {}, alone {:.2f} ms; it kept {:.0f}% ({:.0f} "
+      "to "
+      "{:.0f}) of its {}{}",
+      pair, took(fact.delay_beside_us), took(fact.delay_low_us), fact.delay_alone_us.value / 1e3,
+      100 * fact.share.value, 100 * fact.share.low, 100 * fact.share.high, rate(fact.high_alone), doubt);
   return verdict;
 }
 
@@ -201,6 +206,16 @@ void add_notes(const Observations& seen, Report& report) {
 }
 
 }  // namespace
+
+Outcome judge_measurement(const LoadFact& fact) {
+  if (!fact.error.empty() || !queue_formed(fact)) return Outcome::kUntested;
+  // As much as messages may take, at the least and at the most that the lower class's wait may be.
+  const double alone = fact.delay_alone_us.value;
+  const double least = alone + kOfTheWait * (fact.delay_low_us.low - alone);
+  const double most = alone + kOfTheWait * (fact.delay_low_us.high - alone);
+  if (fact.delay_beside_us.low > most || fact.share.high < kKeepsShare) return Outcome::kFailed;
+  return fact.delay_beside_us.high < least ? Outcome::kPassed : Outcome::kUntested;
+}
 
 const char* outcome_name(Outcome outcome) {
   switch (outcome) {

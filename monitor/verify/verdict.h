@@ -27,8 +27,11 @@ struct ClassVerdict {
 
 // Something is wrong at one place.
 struct Finding {
-  std::string where;    // for people
-  Place place;          // for programs
+  std::string where;  // for people
+  Place place;        // for programs
+  // That explain the same, for programs and for people: nothing that was seen tells them apart.
+  std::vector<Place> alternatives;
+  std::vector<std::string> or_where;
   std::string what;     // what happens there
   std::string cause;    // what is likely wrong
   std::string command;  // that shows it, and `device`, where to type it; empty: not known
@@ -86,9 +89,10 @@ struct Report {
 
 Report analyse(const Observations& seen, const Topology& topology);
 
-// The lowest share of its rate alone that a class must keep beside a less urgent one, to be said to overtake it; and
-// how much less than the two rates alone both must have had together, or there was no queue.
-inline constexpr double kOvertakes = 0.75;
-inline constexpr double kQueueFormed = 0.85;
+// What one measurement says. A class overtakes a lower one if its messages wait for less than half of what those of the
+// lower one wait for at the same time, and if it keeps at least 75% of its rate alone; both by their intervals. The
+// lower one's messages must take three times as long as alone, or there was no queue.
+Outcome judge_measurement(const LoadFact& fact);
+inline constexpr double kKeepsShare = 0.75, kOfTheWait = 0.5, kQueueFormed = 3;
 
 }  // namespace tensorlane::verify

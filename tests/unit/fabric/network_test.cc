@@ -163,6 +163,21 @@ links:
   EXPECT_EQ(fabric->links.size(), 7500u);
 }
 
+TEST(Network, SwitchesHaveAddresses) {
+  const auto with = [](const std::string& name, const std::string& addresses) {
+    return parse("hosts: [{name: h, addresses: {tcp: 10.0.0.1}}]\nswitches: [{name: " + name +
+                     ", addresses: " + addresses + "}]\nlinks: [{from: h, to: s0, speed: 1G}]\n",
+                 "fabric.yaml", Keys::kOptional);
+  };
+  const auto fabric = with("s0", "[10.0.0.254, 'FD00:0::fe']");
+  ASSERT_TRUE(fabric.ok()) << fabric.status().to_string();
+  EXPECT_THAT(fabric->switches[0].addresses, ElementsAre("10.0.0.254", "fd00::fe"));
+  EXPECT_EQ(parse(to_yaml(*fabric), "fabric.yaml", Keys::kOptional)->switches[0].addresses,
+            fabric->switches[0].addresses);
+  EXPECT_THAT(with("s0", "[10.0.0]").status().to_string(), HasSubstr("fabric.yaml:2: expected numeric addresses"));
+  EXPECT_THAT(with("'s[0-1]'", "[10.0.0.1]").status().to_string(), HasSubstr("expected the addresses of one switch"));
+}
+
 struct Mistake {
   const char* name;
   const char* text;

@@ -1,0 +1,253 @@
+// The analysis of `tensorlane verify` on recorded probes: no fault is missed, and nothing is blamed for one that is
+// elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "monitor/verify/render.h"
+#include "monitor/verify/verdict.h"
+#include "recorded.h"
+
+namespace tensorlane::verify {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A node of a place may be one of several: "spine0 or spine1 (198.19.0.4)".
+bool may_be(const std::string& node, const std::string& name) {
+  return node == name || (" " + node + " ").find(" " + name + " ") != std::string::npos;
+}
+
+// Whether a finding's place holds the fault. What nobody saw exactly is a gap, which must hold it as well.
+bool holds(const Place& place, const Fault& fault, const Topology& topology) {
+  const bool in = fault.kind == Fault::Kind::kIn;
+  const std::string& from = in ? fault.peer : fault.node;
+  const std::string& to = in ? fault.node : fault.peer;
+  switch (place.kind) {
+    case Place::Kind::kSender:
+      return fault.kind == Fault::Kind::kSender && place.node == fault.node;
+    case Place::Kind::kLeg:
+    case Place::Kind::kWay:
+      if (fault.kind == Fault::Kind::kSender) return place.node == fault.node;
+      if (fault.kind == Fault::Kind::kNode) return may_be(place.node, fault.node) || may_be(place.peer, fault.node);
+      return may_be(place.node, from) && may_be(place.peer, to);
+    case Place::Kind::kEntry:
+      if (fault.kind == Fault::Kind::kNode) return may_be(place.node, fault.node);
+      return may_be(place.node, to) && may_be(place.peer, from);
+    case Place::Kind::kNode:
+      return fault.kind == Fault::Kind::kNode ? may_be(place.node, fault.node)
+                                              : may_be(place.node, from) || may_be(place.node, to);
+    case Place::Kind::kReceiver:
+      return place.node == fault.peer;
+    case Place::Kind::kGap:
+      break;
+  }
+  // Between what a gap names there is a way with the fault on it.
+  if (fault.kind == Fault::Kind::kSender) return place.node == fault.node;
+  return !topology.empty();
+}
+
+bool holds(const Finding& finding, const Fault& fault, const Topology& topology) {
+  return holds(finding.place, fault, topology) ||
+         std::ranges::any_of(finding.alternatives, [&](const Place& place) { return holds(place, fault, topology); });
+}
+
+struct Score {
+  std::size_t missed = 0, false_alarms = 0, vague = 0;
+};
+
+Score score(const Recorded& recorded) {
+  const Topology topology(recorded.fabric);
+  const Report report = analyse(recorded.seen, topology);
+  Score score;
+  const bool shows = std::ranges::any_of(recorded.seen.flows, [&](const FlowFact& flow) {
+    return !flow.arrived() || flow.dscp != recorded.seen.classes[flow.cls].dscp;
+  });
+  for (const Fault& fault : recorded.faults) {
+    const bool found =
+        std::ranges::any_of(report.findings, [&](const Finding& finding) { return holds(finding, fault, topology); });
+    if (!found && shows) ++score.missed;
+  }
+  for (const Finding& finding : report.findings) {
+    const bool true_one =
+        std::ranges::any_of(recorded.faults, [&](const Fault& fault) { return holds(finding, fault, topology); });
+    if (!true_one) ++score.false_alarms;
+    if (finding.place.kind == Place::Kind::kGap) ++score.vague;
+  }
+  if (score.missed + score.false_alarms > 0) ADD_FAILURE() << recorded.about << "\n" << to_text(report, false);
+  EXPECT_EQ(report.exit_status != 0, shows) << recorded.about;
+  return score;
+}
+
+TEST(Verify, FindsEveryFaultAndInventsNone) {
+  Score all;
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    const Score one = score(record(seed, 1));
+    all.missed += one.missed;
+    all.false_alarms += one.false_alarms;
+    all.vague += one.vague;
+  }
+  EXPECT_EQ(all.missed, 0);
+  EXPECT_EQ(all.false_alarms, 0);
+  RecordProperty("vague", static_cast<int>(all.vague));
+}
+
+TEST(Verify, PassesCleanNetworks) {
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    const Recorded recorded = record(seed, 0);
+    const Report report = analyse(recorded.seen, Topology(recorded.fabric));
+    EXPECT_THAT(report.findings, IsEmpty()) << recorded.about;
+    EXPECT_EQ(report.exit_status, 0) << recorded.about << "\n" << to_text(report, false);
+  }
+}
+
+// Three hosts at one switch, nothing seen yet.
+struct OneSwitch {
+  fabric::Fabric fabric = fabric::parse(R"(
+hosts:
+  - {name: a, addresses: {tcp: 10.0.0.1}}
+  - {name: b, addresses: {tcp: 10.0.0.2}}
+  - {name: c, addresses: {tcp: 10.0.0.3}}
+switches: [{name: s, nos: eos}]
+links:
+  - {from: a, to: s, to_port: Ethernet1, speed: 100G}
+  - {from: b, to: s, to_port: Ethernet2, speed: 100G}
+  - {from: c, to: s, to_port: Ethernet3, speed: 100G}
+)",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value();
+  Topology topology{fabric};
+  Observations seen{.classes = {{"urgent", 43, 5, true}, {"bulk", 27, 3, true}},
+                    .hosts = {{"a", {}}, {"b", {}}, {"c", {}}}};
+
+  FlowFact& add(std::size_t from, std::size_t to, std::size_t cls, int dscp) {
+    FlowFact flow;
+    flow.from = from, flow.to = to, flow.cls = cls, flow.outcome = "arrived";
+    flow.own_dscp = seen.classes[cls].dscp;
+    flow.dscp = dscp, flow.hop_count = 1;
+    return seen.flows.emplace_back(flow);
+  }
+  // Milliseconds of messages beside a burst: in the high class, and in the low one.
+  LoadFact& add_load(double share, double delay, double low_delay) {
+    LoadFact load;
+    load.high = 0, load.low = 1, load.high_from = 0, load.low_from = 1, load.to = 2;
+    load.node = "s", load.peer = "c";
+    load.high_alone = load.low_alone = 1e9;
+    load.share = {share, share - 0.05, share + 0.05};
+    load.delay_alone_us = {100, 90, 110};
+    load.delay_beside_us = {1000 * delay, 800 * delay, 1200 * delay};
+    load.delay_low_us = {1000 * low_delay, 800 * low_delay, 1200 * low_delay};
+    seen.asked_for_load = true;
+    return seen.loads.emplace_back(load);
+  }
+  Report report() const { return analyse(seen, topology); }
+};
+
+void add_all(OneSwitch& net) {
+  for (std::size_t from = 0; from < 3; ++from)
+    for (std::size_t to = 0; to < 3; ++to)
+      for (std::size_t cls = 0; cls < 2 && from != to; ++cls) net.add(from, to, cls, net.seen.classes[cls].dscp);
+}
+
+TEST(Report, NamesThePortAndTheCommandOfItsSystem) {
+  OneSwitch net;
+  add_all(net);
+  for (FlowFact& flow : net.seen.flows)
+    if (flow.to == 2) flow.dscp = 0;
+  const Report report = net.report();
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].where, "s's port Ethernet3 towards c, or c's NIC");
+  EXPECT_EQ(report.findings[0].command, "show qos interfaces Ethernet3");
+  EXPECT_THAT(report.findings[0].cause, HasSubstr("does not trust DSCP"));
+  const std::string text = to_text(report, false);
+  EXPECT_THAT(text, HasSubstr("look, on s: show qos interfaces Ethernet3"));
+  EXPECT_THAT(text, HasSubstr("a to c IPv4 urgent: failed: DSCP 43 arrived as 0 with 1 of 1 source ports"));
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["passed"], false);
+  EXPECT_EQ(json["findings"][0]["place"], (nlohmann::json{{"kind", "leg"}, {"node", "s"}, {"peer", "c"}}));
+}
+
+TEST(Report, UntestedIsNeverPassed) {
+  OneSwitch net;
+  add_all(net);
+  const Report report = net.report();
+  EXPECT_EQ(report.exit_status, 0);
+  for (const LosslessVerdict& verdict : report.lossless) EXPECT_EQ(verdict.outcome, Outcome::kUntested);
+  for (const ClassVerdict& verdict : report.classes) EXPECT_EQ(verdict.pcp, Outcome::kUntested);
+  EXPECT_THAT(to_junit(report), HasSubstr("<skipped message=\"no NIC showed a tag\"/>"));
+  EXPECT_THAT(to_text(report, false), HasSubstr("--load does"));
+
+  net.seen.hosts[2].error = "Connection refused";
+  std::erase_if(net.seen.flows, [](const FlowFact& flow) { return flow.from == 2 || flow.to == 2; });
+  const Report silent = net.report();
+  EXPECT_EQ(silent.exit_status, 1);
+  EXPECT_EQ(silent.hosts[2].outcome, Outcome::kUntested);
+  EXPECT_THAT(to_text(silent, false), HasSubstr("host c: untested: Connection refused"));
+  EXPECT_THAT(silent.findings, IsEmpty());
+}
+
+TEST(Report, SaysWhyNothingArrived) {
+  for (const auto& [outcome, why] :
+       {std::pair("silent", "without an answer"), std::pair("hangs", "no answer came"),
+        std::pair("rubbish", "no answer to a probe"), std::pair("refused", "nothing listens")}) {
+    OneSwitch net;
+    add_all(net);
+    for (FlowFact& flow : net.seen.flows)
+      if (flow.from == 0 && flow.to == 1) flow.outcome = outcome, flow.dscp.reset(), flow.hop_count.reset();
+    const Report report = net.report();
+    EXPECT_EQ(report.exit_status, 1);
+    EXPECT_THAT(report.findings, IsEmpty());
+    EXPECT_THAT(to_text(report, false), HasSubstr(why));
+  }
+}
+
+TEST(Report, ComparesFramesWhereANicShowsThem) {
+  OneSwitch net;
+  add_all(net);
+  for (FlowFact& flow : net.seen.flows) flow.pcp = flow.to == 1 && flow.cls == 0 ? 0 : net.seen.classes[flow.cls].pcp;
+  const Report report = net.report();
+  EXPECT_EQ(report.exit_status, 1);
+  for (const ClassVerdict& verdict : report.classes)
+    EXPECT_EQ(verdict.pcp, verdict.to == "b" && verdict.cls == "urgent" ? Outcome::kFailed : Outcome::kPassed);
+}
+
+TEST(Report, FindsADeviceWideTrafficClass) {
+  OneSwitch net;
+  add_all(net);
+  net.seen.hosts[0].overrides = {{"/sys/class/infiniband/mlx5_0/tc/1/traffic_class", 26}};
+  for (FlowFact& flow : net.seen.flows)
+    if (flow.from == 0) flow.dscp = 26;
+  const Report report = net.report();
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].place.kind, Place::Kind::kSender);
+  EXPECT_THAT(report.findings[0].cause, HasSubstr("device-wide traffic class"));
+  EXPECT_THAT(report.hosts[0].text, HasSubstr("mlx5_0"));
+}
+
+TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
+  OneSwitch net;
+  add_all(net);
+  net.add_load(0.97, 0.3, 10);   // strict
+  net.add_load(0.40, 10, 10);    // first in, first out
+  net.add_load(0.75, 4.5, 10);   // too uncertain
+  net.add_load(0.99, 0.1, 0.1);  // no queue
+  net.add_load(0, 0, 0).error = "a burst from a did not come about: refused";
+  net.add_load(0.50, 0.3, 10);  // weighted queues: messages pass, and the rate is shared
+  const Report report = net.report();
+  const Outcome wanted[] = {Outcome::kPassed,   Outcome::kFailed,   Outcome::kUntested,
+                            Outcome::kUntested, Outcome::kUntested, Outcome::kFailed};
+  ASSERT_THAT(report.overtaking, SizeIs(6));
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(report.overtaking[i].outcome, wanted[i]) << report.overtaking[i].text;
+  EXPECT_THAT(report.overtaking[3].text, HasSubstr("no queue formed"));
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].where, "s's port Ethernet3 towards c");
+  EXPECT_EQ(report.exit_status, 1);
+}
+
+}  // namespace
+}  // namespace tensorlane::verify
