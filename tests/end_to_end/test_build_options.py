@@ -21,7 +21,7 @@ def check_users_build():
         ours = commands(pathlib.Path(folder))
         parts = subprocess.run(["ninja", "-C", folder, "-t", "query", "programs"], check=True, capture_output=True, text=True).stdout.split()
     assert ours and not [command for command in ours if "-Werror" in command or f"{SOURCE}/tests/" in command]
-    for program in ("tensorlaned", "tensorlane", "tensorlane-switch", "tensorlane-swarm", "tensorlane-example-allreduce"):
+    for program in ("tensorlaned", "tensorlane", "tensorlane-probe", "tensorlane-switch", "tensorlane-swarm", "tensorlane-example-allreduce"):
         assert f"bin/{program}" in parts, (program, parts)
     assert not [part for part in parts if part.startswith("tests")], parts
 

@@ -1,0 +1,83 @@
+"""`tensorlane verify` by daemons on loopback: they answer each other's probes on their data ports, in every class; whoever has no token learns nothing, a job keeps
+probes away, and a host that is silent is named while the others are tested."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+
+from daemons import BIN, BUILD, Daemons, expect, outputs
+
+MESSAGE = f"{BUILD}/tests/message"
+
+
+def verify(daemons, *options, status=0):
+    command = [os.path.join(BIN, "tensorlane"), "verify", "--fabric", os.path.join(daemons.folder, "fabric.yaml"), "--socket", daemons.socket("h0"), "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    expect(status is None or done.returncode == status, f"exit status {done.returncode}: {done.stderr} {done.stdout}")
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def answered(daemons, host):
+    done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", daemons.socket(host)], capture_output=True, text=True, timeout=20)
+    return json.loads(done.stdout)["probes_answered"]
+
+
+def check_all(daemons):
+    before = answered(daemons, "h1")
+    report = verify(daemons)
+    expect(len(report["marks"]) == 6 * 3, report["marks"])
+    expect(all(v["dscp"] == "passed" for v in report["marks"]) and not report["findings"], report)
+    expect(all(host["outcome"] == "passed" for host in report["hosts"]), report["hosts"])
+    expect(report["seconds"] < 20, report["seconds"])
+    expect(answered(daemons, "h1") == before + 2 * 3 * 8, "h1's listeners have not answered each probe of h0 and h2")
+
+
+def check_stranger(daemons):
+    """A probe with a token that nobody has told the daemon is closed without a byte."""
+    before = answered(daemons, "h1")
+    hello = struct.pack("<IHBB16sQ", 0x50534C54, 1, 0, 0, os.urandom(16), 1)
+    for words in (hello, hello[:20]):
+        with socket.create_connection((daemons.address("h1"), daemons.port + 11), timeout=10) as connection:
+            connection.sendall(words)
+            connection.shutdown(socket.SHUT_WR)
+            expect(connection.recv(100) == b"", "a stranger's probe is answered")
+    expect(answered(daemons, "h1") == before, "a stranger's probe counts as answered")
+
+
+def check_job(daemons):
+    """Probes keep away from a job, unless they are told not to; the job is none the worse."""
+    ranks = daemons.job("busy", [MESSAGE, "sum", "4096", "6000", "0.5"], hosts=["h0", "h1"])
+    for _ in range(100):
+        said = str(verify(daemons, "--classes", "urgent", status=None))
+        if "a job runs on this host" in said:
+            break
+    expect("h0: a job runs on this host" in said and "h1: a job runs on this host" in said, said)
+    report = verify(daemons, "--classes", "urgent", "--beside-jobs")
+    expect(all(v["dscp"] == "passed" for v in report["marks"]), report["marks"])
+    for text, code in outputs(ranks, 60):
+        expect(code == 0, f"a rank ended with status {code}: {text}")
+
+
+def check_silent(daemons):
+    os.kill(daemons.pid("h2"), signal.SIGSTOP)
+    try:
+        report = verify(daemons, "--classes", "urgent", "--patience", "3", status=1)
+    finally:
+        os.kill(daemons.pid("h2"), signal.SIGCONT)
+    expect([host["name"] for host in report["hosts"] if host["outcome"] == "untested"] == ["h2"], report["hosts"])
+    expect(len(report["marks"]) == 2 and all(v["dscp"] == "passed" for v in report["marks"]), report["marks"])
+
+
+def main():
+    with Daemons(3) as daemons:
+        check_all(daemons)
+        check_stranger(daemons)
+        check_job(daemons)
+        check_silent(daemons)
+
+
+if __name__ == "__main__":
+    main()
