@@ -197,7 +197,12 @@ std::string kernel_script(const Node& node) {
   if (!node.is_switch) return script;
   set("ipv4/ip_forward", "1");
   set("ipv6/conf/all/forwarding", "1");
-  for (const std::string_view family : {"ipv4", "ipv6"}) set(fmt::format("{}/fib_multipath_hash_policy", family), "1");
+  // By what the packet says: the policy for layer 4 would take a hash that the sender's kernel draws anew for each
+  // socket, and leaves with the packet in a lab.
+  for (const std::string_view family : {"ipv4", "ipv6"}) {
+    set(fmt::format("{}/fib_multipath_hash_policy", family), "3");
+    set(fmt::format("{}/fib_multipath_hash_fields", family), "0x37");  // addresses, protocol, ports
+  }
   script += fmt::format("[ ! -e ipv4/fib_multipath_hash_seed ] || echo {} > ipv4/fib_multipath_hash_seed\n",
                         node.ports.empty() ? 1 : node.ports.front().end);
   set("ipv4/icmp_ratelimit", "0");

@@ -171,7 +171,8 @@ TEST(LabRoutes, SwitchesForwardAndAnswerWithoutALimitHostsDoNot) {
   const std::string leaf = kernel_script(*plan.find("leaf0")), host = kernel_script(*plan.find("h0"));
   for (const std::string line :
        {"1 > ipv4/ip_forward\n", "1 > ipv6/conf/all/forwarding\n", "0 > ipv4/icmp_ratemask\n",
-        "'' > ipv6/icmp/ratemask\n", "1 > ipv4/fib_multipath_hash_policy\n", "1 > ipv6/fib_multipath_hash_policy\n"}) {
+        "'' > ipv6/icmp/ratemask\n", "3 > ipv4/fib_multipath_hash_policy\n", "3 > ipv6/fib_multipath_hash_policy\n",
+        "0x37 > ipv4/fib_multipath_hash_fields\n", "0x37 > ipv6/fib_multipath_hash_fields\n"}) {
     EXPECT_THAT(leaf, HasSubstr(line));
     EXPECT_THAT(host, Not(HasSubstr(line)));
   }
