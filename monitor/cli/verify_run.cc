@@ -52,6 +52,7 @@ class Verifier {
     listen();
     probe();
     sweep();
+    check_ways();
     state_.seen.seconds = since_begin();
     if (state_.options.load) measure_load(state_);
     state_.seen.seconds = since_begin();
@@ -277,6 +278,37 @@ class Verifier {
       if (flow == nullptr || !distance) return;
       flow->hops.push_back({*distance, probe_text(line, "address"), probe_number(line, "dscp", 0, 63)});
     });
+  }
+
+  // Hops say where a mark was changed only if a flow takes the same way each time: where some fail, the swept flows are
+  // sent once more, and if one arrives otherwise than before, what hops said counts no more.
+  void check_ways() {
+    const auto failed = [&](const FlowFact& flow) { return flow.dscp != options().classes[flow.cls].dscp; };
+    if (std::ranges::none_of(state_.seen.flows, failed)) return;
+    std::vector<ProbeLines> commands = nothing();
+    std::vector<json> flows(commands.size(), json::array());
+    for (std::size_t i = 0; i < state_.seen.flows.size(); ++i) {
+      const FlowFact& fact = state_.seen.flows[i];
+      if (fact.hops.size() < 2 || !fact.arrived()) continue;
+      json flow = flow_between(state_, fact.from, fact.to, fact.rail, fact.ipv6, fact.cls);
+      flow["id"] = i;
+      flow["source_port"] = fact.source_port;
+      flows[fact.from].push_back(std::move(flow));
+    }
+    for (std::size_t i = 0; i < commands.size(); ++i)
+      if (host(i).error.empty() && !flows[i].empty())
+        commands[i].push_back(
+            {{"do", "probe"}, {"token", state_.token}, {"deadline_ms", 5000}, {"flows", std::move(flows[i])}});
+    std::set<std::pair<std::size_t, std::size_t>> changing;
+    ask(commands, seconds(10), [&](std::size_t i, const json& line) {
+      const FlowFact* flow = line["kind"] == "arrival" ? own_flow(i, line) : nullptr;
+      const auto dscp = probe_number(line, "dscp", 0, 63);
+      if (flow != nullptr && dscp && dscp != flow->dscp) changing.insert({flow->from, flow->to});
+    });
+    for (const auto& [from, to] : changing)
+      state_.seen.changing_ways.push_back(fmt::format("{} to {}", host(from).name, host(to).name));
+    for (FlowFact& flow : state_.seen.flows)
+      if (!changing.empty() && flow.hops.size() > 1) flow.hops.clear();
   }
 
   VerifyState state_;

@@ -36,7 +36,8 @@ class Detective {
 
   std::vector<Blame> solve() {
     std::vector<Blame> all;
-    for (auto& [change, events] : events_) {
+    for (auto& [of_change, events] : events_) {
+      const Change& change = of_change;
       for (Event& event : events)
         std::erase_if(event.suspects, [&](const Place& place) {
           return cleared_.contains({change_key(change), place});

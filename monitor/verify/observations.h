@@ -83,6 +83,8 @@ struct Observations {
   std::vector<FlowFact> flows;
   std::vector<LoadFact> loads;
   bool asked_for_load = false;
+  // Pairs of hosts between which the same flow has taken different ways: what hops said of them was left out.
+  std::vector<std::string> changing_ways;
   double seconds = 0;             // that it took
   std::uint64_t probe_bytes = 0;  // an estimate of what the probes without load have sent
 };
