@@ -20,14 +20,15 @@ constexpr std::size_t kMaxQuestion = 12 << 10;  // bytes of commands; with what 
 
 class DaemonHands final : public ProbeHands {
  public:
-  explicit DaemonHands(const DaemonHandsOptions& options) : options_(options), failures_(options.hosts.size()) {
+  explicit DaemonHands(const DaemonHandsOptions& options)
+      : options_(options), opened_(options.hosts.size()), failures_(options.hosts.size()) {
     std::random_device random;
     session_ = fmt::format("{:08x}{:08x}", random(), random());
   }
   ~DaemonHands() override {
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < size(); ++i)
-      if (used_ && !failures_[i])
+      if (opened_[i])
         threads.emplace_back([this, i] { (void)ask_host(i, {{"session", session_}, {"end", true}}, seconds(2)); });
     for (std::thread& thread : threads) thread.join();
   }
@@ -35,7 +36,6 @@ class DaemonHands final : public ProbeHands {
   std::size_t size() const override { return options_.hosts.size(); }
 
   std::vector<Result<ProbeLines>> ask(const std::vector<ProbeLines>& commands, Duration patience) override {
-    used_ = true;
     std::vector<Result<ProbeLines>> answers(size(), ProbeLines{});
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < size(); ++i) {
@@ -45,8 +45,10 @@ class DaemonHands final : public ProbeHands {
         threads.emplace_back([&, i] { answers[i] = ask_all(i, commands[i], patience); });
     }
     for (std::thread& thread : threads) thread.join();
-    for (std::size_t i = 0; i < size(); ++i)
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (answers[i].ok() && !commands[i].empty()) opened_[i] = true;
       if (!answers[i].ok() && !failures_[i]) failures_[i] = answers[i].status();
+    }
     return answers;
   }
 
@@ -81,7 +83,7 @@ class DaemonHands final : public ProbeHands {
 
   const DaemonHandsOptions options_;
   std::string session_;
-  bool used_ = false;
+  std::vector<bool> opened_;  // sessions, which are ended even where something has failed since
   std::vector<std::optional<Status>> failures_;
 };
 

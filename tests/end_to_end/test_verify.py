@@ -54,7 +54,7 @@ def check_job(daemons):
         said = str(verify(daemons, "--classes", "urgent", status=None))
         if said.count("a job runs on this host") == 2:
             break
-    expect("h0: a job runs on this host" in said and "h1: a job runs on this host" in said, said)
+    expect(said.count("a job runs on this host") == 2, said)
     report = verify(daemons, "--classes", "urgent", "--beside-jobs")
     expect(all(v["dscp"] == "passed" for v in report["marks"]), report["marks"])
     for text, code in outputs(ranks, 60):
