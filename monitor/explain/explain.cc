@@ -120,9 +120,11 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
       all.ranks, [](const RankLag& a, const RankLag& b) { return a.lag != b.lag ? a.lag > b.lag : a.rank < b.rank; });
   all.efficiency = std::min(longest / job.iteration, 1.0);
   find_slow_ranks(job, &all.findings);
+  const bool all_alike = all.findings.empty();
   find_short_cpus(job, &all.findings);
   if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
-  if (all.findings.empty() || !job.worth(job.exposed)) {
+  // Else all wait for a slow one.
+  if (all_alike && !job.worth(job.exposed)) {
     const double shown = job.iteration - job.exposed;
     all.findings.push_back(
         {Cause::kComputation, job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,

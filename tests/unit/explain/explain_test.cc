@@ -239,6 +239,21 @@ TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   EXPECT_EQ(text_of(after), text_of(before));
 }
 
+// All wait for the slow one: that is no computation of theirs.
+TEST(Explain, DoesNotCallItComputationWhereAllWaitForOneRank) {
+  MadeUpJob job(4);
+  job.bytes = 4000;
+  job.communication = 0.0005;
+  job.hosts[0].rank.input = 0.040;
+  const Explanation all = explained(job);
+  EXPECT_NE(find(all, Cause::kSlowInput), nullptr) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kComputation), nullptr) << text_of(all);
+  for (MadeUpHost& host : job.hosts) host.rank = {.without_cpu = 0.020};
+  const Explanation alike = explained(job);
+  EXPECT_NE(find(alike, Cause::kComputation), nullptr) << text_of(alike);
+  EXPECT_NE(find(alike, Cause::kNoCpu), nullptr) << text_of(alike);
+}
+
 TEST(Explain, SaysThatPartsCannotBeToldApartWhereTheyAreNotKnown) {
   MadeUpJob job(4);
   job.hosts[1].rank.input = 0.040;
