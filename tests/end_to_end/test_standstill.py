@@ -14,7 +14,7 @@ DETECTION, LATE_AFTER, LATE_ERROR = 2.0, 3.0, 10.0
 SLACK = 4.0
 SETTINGS = {"detection": f"{DETECTION} s", "late_after": f"{LATE_AFTER} s", "late_error": f"{LATE_ERROR} s"}
 HOSTS = 3
-FLOW = r"the flow from host (h\d) to host (h\d) has delivered nothing \(rail 0, class (\w+); (\d+) bytes are not acknowledged(, \d+ retransmissions)?(, path MTU \d+)?\)"
+FLOW = r"the flow from host (h\d) to host (h\d) has delivered nothing \(rail 0, class (\w+); (\d+) bytes are not acknowledged(, \d+ retransmissions?)?(, path MTU \d+)?\)"
 
 
 def start_job(daemons, running=True):
