@@ -25,7 +25,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::size_t kMostSockets = 65536;
-constexpr std::size_t kMostThreads = 1024;  // of a process, whose times are added
+constexpr std::size_t kMostThreads = 1024;  // of this process, of which those of lanes are added
 constexpr const char* kLaneThreads = "lane";
 
 std::int64_t now_ns(clockid_t clock) {
@@ -49,7 +49,6 @@ json describe_ranks(const ports::JobMetrics& job) {
                      {"wait_ns", rank.wait_ns.value()},
                      {"late_ns", rank.late_ns.value()},
                      {"blocked_ns", rank.blocked_ns.value()},
-                     {"process", times_of(telemetry::read_process_times(process, kMostThreads))},
                      {"waiter", waiter == 0 ? json() : times_of(telemetry::read_thread_times(process, waiter))}});
   }
   return ranks;

@@ -155,7 +155,6 @@ Result<HostTimes> difference(const json& before, const json& after) {
   host.batched_operations = in.grown("batched_operations");
   host.cpus = in.last("cpus");
   host.staging_share = in.last("staging_bytes") / std::max(in.last("staging_limit_bytes"), 1.0);
-  host.clock = in.last("wall_clock_ns") * kNano;
   Reader lanes = in.inner("lanes");
   host.lanes = lanes.last("count");
   if (lanes.has("times")) {

@@ -51,7 +51,6 @@ struct HostTimes {
   double cpus = 0, lanes = 0;
   std::optional<double> lane_run, lane_runnable;  // of all lanes' threads
   double staging_share = 0;                       // of the limit, at the second report
-  double clock = 0;                               // of the wall, at the second report
   std::vector<RankTimes> ranks;
   std::vector<ClassTimes> classes;
   std::vector<Connection> connections;

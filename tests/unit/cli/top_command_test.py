@@ -23,7 +23,7 @@ def report_of(number, seconds):
     host = f"gpu{number:04}"
     return {"host": host, "job": "train", "at_ns": int(seconds * 1e9), "wall_clock_ns": 0, "iterations": int(10 * seconds), "batched_operations": 0, "cpus": 64,
             "lanes": {"count": 1, "times": {"run_ns": int(seconds * 1e8), "runnable_ns": 0}}, "staging_bytes": 0, "staging_limit_bytes": 1,
-            "ranks": [{"rank": 8 * number + r, "operations": int(60 * seconds), "wait_ns": int(2e9 * seconds), "late_ns": 0, "blocked_ns": int(3e8 * seconds), "process": None,
+            "ranks": [{"rank": 8 * number + r, "operations": int(60 * seconds), "wait_ns": int(2e9 * seconds), "late_ns": 0, "blocked_ns": int(3e8 * seconds),
                        "waiter": None} for r in range(8)],
             "classes": [{"name": name, "dscp": 1, "sent_bytes": sent, "received_bytes": sent, "demoted_bytes": 0, "operations": int(60 * seconds), "completion_ns": 1,
                          "sends": int(60 * seconds), "queue_ns": 1, "host_window_stalls": 0, "window_bytes": 1, "limit_bits_per_second": None} for name, sent in grown.items()],

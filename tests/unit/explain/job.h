@@ -107,7 +107,6 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
             {"wait_ns", ns(2 * operations * n * wait)},
             {"late_ns", 0},
             {"blocked_ns", ns(blocked * n)},
-            {"process", nullptr},
             {"waiter", {{"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};
   return {
       {"host", "h" + std::to_string(h)},
