@@ -136,7 +136,7 @@ def main():
     if not os.path.exists(RDMA_BENCH):
         skip("no rdma_bench: built without libibverbs")
     few = max(options.pairs // 3, 1)
-    with Bed(hosts=2, speed="1 Gbit/s") as bed:
+    with Bed(hosts=2, speed="1 Gbit/s", memory=768) as bed:
         steady(bed)
         results = {"throughput": [throughput(bed, 256 << 10, options.pairs, BAR), *(throughput(bed, size << 10, few) for size in (64, 4))],
                    "latency_us": latency(bed, few)}
