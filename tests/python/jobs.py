@@ -1,9 +1,12 @@
 """Runs the scripts of this folder in real jobs: `tensorlane run` with daemons on loopback, one per host."""
 
+import atexit
+import functools
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -39,6 +42,29 @@ def run_command(ranks, ranks_per_host, pattern, command, *, first_port, settings
     return done.stdout
 
 
-def run(ranks, ranks_per_host, pattern, script, *arguments, **options):
-    """A script of this folder."""
-    return run_command(ranks, ranks_per_host, pattern, [sys.executable, SCRIPTS / script, *arguments], **options)
+# Variables that act when a process or PyTorch starts.
+_AT_START = ("LD_", "PYTHONHASHSEED", "MALLOC_", "TORCH_", "OMP_")
+
+
+@functools.cache
+def _warm_server():
+    """The socket of a process that has PyTorch (warm.py). It ends with this one."""
+    folder = tempfile.TemporaryDirectory(prefix="tensorlane-warm-")
+    path = os.path.join(folder.name, "socket")
+    server = subprocess.Popen([sys.executable, SCRIPTS / "warm.py", "--serve", path], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout.readline() == "ready\n", "the process that has PyTorch did not start: see its messages"
+
+    def end():
+        server.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def run(ranks, ranks_per_host, pattern, script, *arguments, warm=True, **options):
+    """A script of this folder. Warm: its ranks are copies of a process that has PyTorch, whose pids `tensorlane run` does not know."""
+    interpreter = [sys.executable]
+    if warm and not any(name.startswith(_AT_START) for name in dict(options.get("variables", ()))):
+        interpreter = [sys.executable, "-I", "-S", SCRIPTS / "warm.py", _warm_server()]
+    return run_command(ranks, ranks_per_host, pattern, [*interpreter, SCRIPTS / script, *arguments], **options)

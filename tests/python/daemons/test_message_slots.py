@@ -6,4 +6,4 @@ pytestmark = needs_daemons
 
 
 def test_messages_that_cannot_be():
-    assert "every lie was named" in run(1, 1, "ring", "message_slots.py", first_port=7720)
+    assert "every lie was named" in run(1, 1, "ring", "message_slots.py", first_port=7930)

@@ -10,14 +10,14 @@ WORLDS = [(1, 1, []), (2, 2, []), (4, 1, []), (4, 2, ["ordering=funnel"])]
 
 @pytest.mark.parametrize("ranks, ranks_per_host, settings", WORLDS)
 def test_messages(ranks, ranks_per_host, settings):
-    output = run(ranks, ranks_per_host, "ring", "messages.py", "works", first_port=7700, settings=settings)
+    output = run(ranks, ranks_per_host, "ring", "messages.py", "works", first_port=7700, warm=False, settings=settings)
     for rank in range(ranks):
         assert f"rank {rank}: all messages are right" in output
 
 
 def test_flows_are_opened_for_the_first_message():
     """A ring's neighbours have no flows yet, and the highest rank's host is one that others connect to."""
-    output = run(4, 1, "ring", "messages.py", "waits", first_port=7700)
+    output = run(4, 1, "ring", "messages.py", "waits", first_port=7700, warm=False)
     for rank in range(4):
         assert f"rank {rank}: the first call was a message" in output
 
@@ -26,15 +26,15 @@ def test_flows_are_opened_for_the_first_message():
 def test_a_rank_that_leaves_while_others_wait_for_its_message(ranks_per_host):
     """Long before it is late (late_after): within half of the detection time, or little more."""
     with pytest.raises(AssertionError, match=r"rank 0: was told after [01]\.. s: rank 1 on host .* has left the job: rank 0 of job"):
-        run(2, ranks_per_host, "ring", "messages.py", "left", first_port=7700, settings=["detection=2 s"])
+        run(2, ranks_per_host, "ring", "messages.py", "left", first_port=7700, warm=False, settings=["detection=2 s"])
 
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_a_rank_that_dies_while_others_wait_for_its_message(ranks_per_host):
     with pytest.raises(AssertionError, match="rank 0: was told after 0.*was killed by signal 9"):
-        run(2, ranks_per_host, "ring", "messages.py", "dies", first_port=7700)
+        run(2, ranks_per_host, "ring", "messages.py", "dies", first_port=7700, warm=False)
 
 
 def test_who_keeps_others_waiting_is_said():
     with pytest.raises(AssertionError, match="rank 1 on host .* is late with a message to or from rank 0: [12]"):
-        run(2, 1, "ring", "messages.py", "silent", first_port=7700, settings=["late_after=1 s"])
+        run(2, 1, "ring", "messages.py", "silent", first_port=7700, warm=False, settings=["late_after=1 s"])

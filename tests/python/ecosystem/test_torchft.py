@@ -8,7 +8,7 @@ from jobs import needs_backend, needs_daemons, run
 
 needs_torchft = pytest.mark.skipif(importlib.util.find_spec("torchft") is None, reason="no torchft: run deploy/install-deps python")
 pytestmark = [needs_daemons, needs_backend, needs_torchft]
-PORT = 7760
+PORT = 7940
 
 
 def groups(ranks, what):
