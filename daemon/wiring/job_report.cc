@@ -1,9 +1,6 @@
 #include "daemon/wiring/job_report.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +13,7 @@
 
 #include "daemon/telemetry/connections.h"
 #include "daemon/telemetry/scheduler.h"
+#include "daemon/transport/handshake/socket.h"
 #include "daemon/wiring/lane_config.h"
 
 namespace tensorlane::wiring {
@@ -76,27 +74,6 @@ std::map<std::string, Traffic> read_traffic() {
   return all;
 }
 
-// The NIC that has an address; empty where none has.
-std::string nic_of(const std::string& address) {
-  in_addr v4{};
-  in6_addr v6{};
-  const bool is_v4 = inet_pton(AF_INET, address.c_str(), &v4) == 1;
-  if (!is_v4 && inet_pton(AF_INET6, address.c_str(), &v6) != 1) return {};
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  std::string found;
-  for (const ifaddrs* at = list; at != nullptr && found.empty(); at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != (is_v4 ? AF_INET : AF_INET6)) continue;
-    const void* has = is_v4 ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr)
-                            : &reinterpret_cast<const sockaddr_in6*>(at->ifa_addr)->sin6_addr;
-    if (std::equal(static_cast<const char*>(has), static_cast<const char*>(has) + (is_v4 ? 4 : 16),
-                   is_v4 ? reinterpret_cast<const char*>(&v4) : reinterpret_cast<const char*>(&v6)))
-      found = at->ifa_name;
-  }
-  freeifaddrs(list);
-  return found;
-}
-
 }  // namespace
 
 json JobReport::classes(const ports::JobMetrics& job, const ports::LaneMetrics& all) const {
@@ -121,6 +98,15 @@ json JobReport::classes(const ports::JobMetrics& job, const ports::LaneMetrics& 
   return classes;
 }
 
+const Result<std::vector<telemetry::TcpConnection>>& JobReport::read_sockets() const {
+  const std::int64_t now = now_ns(CLOCK_MONOTONIC);
+  if (!sockets_ || now - sockets_read_ns_ > kSocketsLast.value) {
+    sockets_ = telemetry::read_tcp_connections(kMostSockets);
+    sockets_read_ns_ = now_ns(CLOCK_MONOTONIC);
+  }
+  return *sockets_;
+}
+
 // The kernel's view of the flows that the job has, in both directions: of a pair of hosts the connection that one of
 // them made carries what both send.
 json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
@@ -129,7 +115,7 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
     const telemetry::TcpConnection* connection;
   };
   const std::vector<ports::FlowReport> flows = all.flows.all();
-  const auto sockets = telemetry::read_tcp_connections(kMostSockets);
+  const Result<std::vector<telemetry::TcpConnection>>& sockets = read_sockets();
   if (!sockets.ok()) return sockets.status().to_string();
   std::map<std::string, const telemetry::TcpConnection*> by_path;
   for (const telemetry::TcpConnection& socket : *sockets) by_path[socket.local + " -> " + socket.remote] = &socket;
@@ -163,7 +149,7 @@ json JobReport::rails(const ports::LaneMetrics& all) const {
     std::uint64_t sent = 0, received = 0;
     for (const ports::Counter& bytes : all.rails[r].bytes_sent) sent += bytes.value();
     for (const ports::Counter& bytes : all.rails[r].bytes_received) received += bytes.value();
-    const std::string nic = nic_of(parts_.config.self().tcp_address(RailIndex(r)));
+    const std::string nic = handshake::interface_of(parts_.config.self().tcp_address(RailIndex(r)));
     const auto carried = traffic.find(nic);
     const auto speed = parts_.config.fabric.link_speed(parts_.config.self(), RailIndex(r));
     rails.push_back({{"nic", nic},

@@ -2,14 +2,18 @@
 // `tensorlane explain`, which compares hosts; their clocks do not matter, because every time is a duration.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/ports/all_lanes.h"
 #include "daemon/ports/question.h"
+#include "daemon/telemetry/connections.h"
 
 namespace tensorlane::wiring {
 
@@ -18,6 +22,8 @@ class JobReport {
  public:
   // Connections that are described, those that have carried most.
   static constexpr std::size_t kMostConnections = 64;
+  // What the kernel says of all of the host's connections serves every asker within this time.
+  static constexpr Duration kSocketsLast = milliseconds(100);
 
   struct Parts {
     const config::DaemonConfig& config;
@@ -33,7 +39,11 @@ class JobReport {
   nlohmann::json connections(JobId job, const ports::LaneMetrics& all) const;
   nlohmann::json rails(const ports::LaneMetrics& all) const;
 
+  const Result<std::vector<telemetry::TcpConnection>>& read_sockets() const;
+
   const Parts parts_;
+  mutable std::optional<Result<std::vector<telemetry::TcpConnection>>> sockets_;
+  mutable std::int64_t sockets_read_ns_ = 0;  // of the monotonic clock
 };
 
 // Answers "job", whose args name one as {"job_id": 42}: to those who may know of it.
