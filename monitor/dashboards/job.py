@@ -103,10 +103,9 @@ def times():
         return graph(
             title, f"{says} {SHARED}", "s",
             *[Query(quantile(q, metric, "class", of_job), f"{{{{class}}}} p{round(q * 100)}") for q in (0.5, 0.99)],
-            logarithmic=True,
+            logarithmic=True, width=8,
         )
 
-    spent, done = (per_host(of_job(rate(f"tensorlane_completion_seconds_{part}", 'class=~"$class"'))) for part in ("sum", "count"))
     return [
         two(
             "Completion by class",
@@ -114,42 +113,54 @@ def times():
             "tensorlane_completion_seconds",
         ),
         two(
-            "Straggler by class",
-            "From the first arrival at an operation to the last: what all others lose by the slowest. Good: small beside an iteration.",
-            "tensorlane_straggler_seconds",
-        ),
-        two(
             "Queue wait by class",
             "From when an operation could go to when it went. Good: the more urgent a class, the lower.",
             "tensorlane_queue_wait_seconds",
-        ),
-        graph(
-            "Hosts that send least",
-            "Bytes that the job sends from a host; the least. Good: in a ring all hosts send the same, so the lines lie on each other.",
-            "Bps",
-            Query(f"bottomk(10, {per_host(rate(SENT, MINE))})", "{{host}}"),
-            links=[TO_HOST],
         ),
         graph(
             "Oldest operation by host",
             f"Age of the oldest operation that is not complete; the hosts with the oldest. {SHARED} Good: below an iteration; a line that climbs is a standstill.",
             "s",
             Query(most(per_host(of_job("tensorlane_oldest_operation_age_seconds"), "max"), 10), "{{host}}"),
-            links=[TO_HOST],
+            links=[TO_HOST], width=8,
+        ),
+    ]
+
+
+def ranks():
+    def by_rank(metric):
+        return f"max by (training_rank, host) ({rate(metric, MINE)})"
+
+    rank = "rank {{training_rank}} on {{host}}"
+    iterations = f"(max({rate('tensorlane_job_iterations_total', MINE)}) > 0)"
+    waits = f"{by_rank('tensorlane_job_rank_wait_seconds_total')} / ({by_rank('tensorlane_job_rank_operations_total')} > 0)"
+    blocked = by_rank("tensorlane_job_rank_blocked_seconds_total")
+    return [
+        graph(
+            "Iteration",
+            "How long an iteration takes, and for how much of it even the rank that waits least stands in the library: a faster network could save no more. "
+            "Good: flat, and the second far below the first.",
+            "s",
+            Query(f"{iterations} ^ -1", "iteration"), Query(f"{iterations} ^ -1 * min({blocked})", "of it, exposed"), width=8,
         ),
         graph(
-            "Completion by host",
-            f"Mean time of completion by host; the longest. {SHARED} Good: alike on all hosts; a host that is quicker than the rest is the one they wait for.",
+            "Lag of ranks",
+            "How much later than the first rank a rank submits an operation, in the mean; the latest. Good: small beside an iteration; a rank that stays above the rest is the slow one.",
             "s",
-            Query(most(f"{spent} / clamp_min({done}, 1e-9)", 10), "{{host}}"),
-            links=[TO_HOST],
+            Query(most(f"max({waits}) - on () group_right () ({waits})", 10), rank), width=8, links=[TO_HOST],
+        ),
+        graph(
+            "Blocked by rank",
+            "The share of its time that a rank stands in the library's waits; the most blocked. Good: low and alike; a slow rank is blocked less than those that wait for it.",
+            "percentunit",
+            Query(most(blocked, 10), rank), width=8, links=[TO_HOST],
         ),
     ]
 
 
 def build():
     return board(
-        "job", "job", "One training job: its bytes by class, its times, its hosts.",
+        "job", "job", "One training job: its bytes by class, its times, its hosts, its ranks.",
         [choice("job", "Job", SENT, "training_job", several=False), classes()],
-        {"Now": summary(), "Where it runs": where(), "Traffic": traffic(), "Times": times()},
+        {"Now": summary(), "Where it runs": where(), "Ranks": ranks(), "Traffic": traffic(), "Times": times()},
     )

@@ -11,7 +11,7 @@ NAMES = ("fleet", "fabric", "job", "host")
 # What PromQL brings along, as far as the dashboards use it.
 WORDS = {
     "sum", "count", "max", "min", "topk", "bottomk", "count_values", "rate", "increase", "changes", "histogram_quantile", "label_replace", "clamp_min", "vector",
-    "time", "last_over_time", "by", "on", "and", "or", "unless", "group_left", "bool",
+    "time", "last_over_time", "by", "on", "and", "or", "unless", "group_left", "group_right", "bool",
 }
 # Names that Grafana fills in itself.
 BUILT_IN = {"__rate_interval", "__range", "__interval", "__url_time_range", "__field", "__data"}
