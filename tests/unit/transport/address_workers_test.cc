@@ -81,11 +81,11 @@ TEST_F(Workers, TellTheOwnerWhenAllIsDone) {
 
 TEST_F(Workers, TryAgainForAsLongAsNobodyAnswersAndSayWhyItTakesSoLong) {
   std::atomic<int> silent{5};
+  const auto begin = Clock::now();
   AddressWorkers::Task* task = add(1, [&]() -> Result<bool> {
     if (silent > 0) return silent = silent - 1, nobody();
     return true;
   });
-  const auto begin = Clock::now();
   ASSERT_TRUE(serve_until([&] { return !workers->delay(task).ok() || *workers->done(task); }));
   EXPECT_EQ(workers->delay(task), nobody());
   ASSERT_TRUE(serve_until([&] { return served.contains(task); }));
