@@ -18,6 +18,8 @@
 namespace tensorlane::cli {
 namespace {
 
+constexpr std::size_t kMostSilent = 5;  // hosts without a report that the text explains
+
 using nlohmann::json;
 
 constexpr std::size_t kShownRanks = 5;
@@ -120,7 +122,14 @@ void print(const explain::Explanation& all, const std::map<std::string, Status>&
     fmt::print("  rank {} on host {}: {:.1f} ms later, computes {:.1f} ms of an iteration\n", rank.rank, rank.host,
                rank.lag * 1e3, rank.computing * 1e3);
   }
-  for (const auto& [host, why] : silent) fmt::print("host {} has not answered: {}\n", host, why.to_string());
+  std::size_t said = 0;
+  for (const auto& [host, why] : silent) {
+    if (++said > kMostSilent) break;
+    fmt::print("nothing is known of host {}: {}\n", host, why.to_string());
+  }
+  if (silent.size() > kMostSilent) {
+    fmt::print("nothing is known of {} hosts more: --json says why\n", silent.size() - kMostSilent);
+  }
 }
 
 Result<int> show(const Arguments& args) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <random>
 #include <string>
@@ -237,6 +238,19 @@ TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   job.clock_off = 3600;
   const Explanation after = explained(job);
   EXPECT_EQ(text_of(after), text_of(before));
+}
+
+TEST(Explain, ReadsTheReportsOfAThousandHostsWhileSomebodyWaits) {
+  MadeUpJob job(1024);
+  job.hosts[700].rank.input = 0.050;
+  const auto reports = job.reports();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<HostTimes> hosts;
+  for (const auto& [before, after] : reports) hosts.push_back(*difference(before, after));
+  const Explanation all = *explain(hosts);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  ASSERT_EQ(all.findings.front().cause, Cause::kSlowInput) << text_of(all);
+  EXPECT_EQ(all.ranks.front().rank, 700u);
 }
 
 // All wait for the slow one: that is no computation of theirs.
