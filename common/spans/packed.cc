@@ -17,6 +17,8 @@ constexpr int kVersion = 1;
 constexpr std::size_t kColumns = 16;
 constexpr std::size_t kNameOverhead = 4;
 
+constexpr std::size_t kMostName = 2048;  // bytes
+
 // JSON has no text that is not UTF-8.
 std::string as_utf8(std::string_view name) {
   return nlohmann::json::parse(json_text(name)).get<std::string>();
@@ -50,6 +52,10 @@ Result<Unpacked> read_head(std::string_view line) {
     unpacked.names = head.at("names").get<std::vector<std::string>>();
     unpacked.left_out = head.at("left_out");
     if (unpacked.source.class_dscps.size() != unpacked.source.class_names.size()) return corrupt(1);
+    // Every span of a timeline repeats its names.
+    const auto is_long = [](const std::string& name) { return name.size() > kMostName; };
+    if (std::ranges::any_of(unpacked.names, is_long) || std::ranges::any_of(unpacked.source.class_names, is_long))
+      return corrupt(1);
     return unpacked;
   } catch (const nlohmann::json::exception&) {
     return corrupt(1);

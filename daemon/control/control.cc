@@ -37,10 +37,19 @@ Status too_many() {
                 "control plane", "try again later");
 }
 
+// Of 62 bits, so that counting on from it never ends.
+std::uint64_t random_number() {
+  const std::string bytes = random_nonce();
+  std::uint64_t number = 0;
+  std::memcpy(&number, bytes.data(), std::min(sizeof number, bytes.size()));
+  return number >> 2;
+}
+
 }  // namespace
 
 Control::Control(ControlConfig config)
-    : config_(std::move(config)), questions_(config_.host, answerers(), static_cast<QuestionEnvironment&>(*this)) {
+    : config_(std::move(config)),
+      questions_(config_.host, answerers(), static_cast<QuestionEnvironment&>(*this), random_number()) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
   rules_.fabric = config_.fabric;
   rules_.link_speeds = fabric::LinkSpeeds(*config_.fabric);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kPart = std::size_t{256} << 10;  // of an answer in one message
 constexpr std::uint32_t kMostParts = static_cast<std::uint32_t>((kMaxAnswer + kPart - 1) / kPart);
-constexpr std::size_t kMostBytes = std::size_t{30} << 20;  // of all answers to one question, before they become JSON
+constexpr std::size_t kMostBytes = std::size_t{40} << 20;  // of all answers to one question, as JSON
 constexpr std::size_t kMaxKind = 32;
 constexpr const char* kWhere = "a question to the daemon";
 
@@ -28,6 +28,22 @@ std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+// At most so many bytes has the text as a string of JSON.
+std::size_t json_bytes(std::string_view text) {
+  std::size_t bytes = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = byte < 0x20 || byte == 0x7f, quoted = c == '"' || c == '\\', wide = byte >= 0x80;
+    bytes += control ? 6 : wide ? 3 : quoted ? 2 : 1;
+  }
+  return bytes;
+}
+
+// A byte stands for a question.
+RateLimit questions_in_a_second(std::uint64_t count) {
+  return {BitsPerSecond(8 * count), Bytes(count)};
+}
+
 }  // namespace
 
 json error_object(const Status& status) {
@@ -35,11 +51,13 @@ json error_object(const Status& status) {
       {"code", code_name(status.code())}, {"what", status.what()}, {"where", status.where()}, {"fix", status.fix()}};
 }
 
-Questions::Questions(std::string host, ports::Answerers answerers, QuestionEnvironment& environment)
+Questions::Questions(std::string host, ports::Answerers answerers, QuestionEnvironment& environment,
+                     std::uint64_t last_number)
     : host_(std::move(host)),
       answerers_(std::move(answerers)),
       environment_(environment),
-      door_(std::make_shared<Door>()) {
+      door_(std::make_shared<Door>()),
+      last_number_(last_number) {
   door_->environment = &environment;
 }
 
@@ -97,15 +115,33 @@ Result<Questions::Request> Questions::parse(std::uint32_t uid, const std::string
   return request;
 }
 
+Questions::Asker& Questions::asker(std::uint32_t uid) {
+  return askers_.try_emplace(uid, Asker{0, 0, TokenBucket(questions_in_a_second(kRate))}).first->second;
+}
+
+Status Questions::admit(std::uint32_t uid, Time now) {
+  Asker& asker = this->asker(uid);
+  const bool often = uid != 0 && asker.rate.empty(now);
+  if (often || asker.open >= kMostOpen) {
+    return {Code::kResourceExhausted, "you ask too much of the daemon", kWhere,
+            fmt::format("ask less than {} at once and {} in a second", kMostOpen, kRate)};
+  }
+  asker.rate.take(now, Bytes(1));
+  return {};
+}
+
 void Questions::ask(ports::SessionId session, std::uint32_t request, std::uint32_t uid, const std::string& text,
                     Time now) {
-  Result<Request> parsed = parse(uid, text);
+  const Status admitted = admit(uid, now);
+  Result<Request> parsed = admitted.ok() ? parse(uid, text) : admitted;
   if (!parsed.ok())
     return environment_.reply(session, request, dump({{"host", host_}, {"error", error_object(parsed.status())}}));
+  ++asker(uid).open;
   const std::uint64_t number = ++last_number_;
   Asked& asked = asked_[number];
   asked.session = session;
   asked.request = request;
+  asked.uid = uid;
   asked.patience = parsed->patience;
   asked.deadline = now + parsed->patience;
   for (const std::string& host : parsed->hosts) asked.hosts[host];
@@ -138,19 +174,29 @@ void Questions::answer_here(std::string_view kind, const ports::Question& questi
               kWhere, fmt::format("ask one of {}, or install the same release on all hosts", kinds)));
 }
 
+bool Questions::count(Asked& asked, Awaited& awaited, std::size_t bytes) {
+  Asker& asker = this->asker(asked.uid);
+  if (asked.bytes - awaited.bytes + bytes > kMostBytes) return false;
+  if (asker.bytes - awaited.bytes + bytes > kMostOpenBytes) return false;
+  for (std::size_t* sum : {&asked.bytes, &asker.bytes}) *sum = *sum - awaited.bytes + bytes;
+  awaited.bytes = bytes;
+  return true;
+}
+
 void Questions::settle(Asked& asked, const std::string& host, Result<std::string> answer) {
   Awaited& awaited = asked.hosts.at(host);
   if (awaited.done) return;
   const std::size_t bytes = answer.ok() ? answer->size() : 0;
-  if (answer.ok() && (bytes > kMaxAnswer || asked.bytes + bytes > kMostBytes)) {
+  if (answer.ok() && (bytes > kMaxAnswer || !count(asked, awaited, json_bytes(*answer)))) {
     answer = Status(Code::kResourceExhausted, fmt::format("its answer of {} bytes is too long", bytes), host,
                     "ask fewer hosts at once, or for less");
   }
   awaited.done = true;
   --asked.open;
   awaited.text = answer.ok() ? *std::move(answer) : std::string();
-  asked.bytes += awaited.text.size();
-  if (!answer.ok()) awaited.error = answer.status();
+  if (answer.ok()) return;
+  count(asked, awaited, 0);
+  awaited.error = answer.status();
 }
 
 void Questions::finish(std::uint64_t number) {
@@ -167,6 +213,9 @@ void Questions::finish(std::uint64_t number) {
     answers.push_back(std::move(one));
   }
   environment_.reply(asked.session, asked.request, dump({{"host", host_}, {"answers", std::move(answers)}}));
+  Asker& asker = this->asker(asked.uid);
+  --asker.open;
+  asker.bytes -= asked.bytes;
   asked_.erase(found);
 }
 
@@ -200,9 +249,7 @@ bool Questions::handle(const std::string& from, const Message& message, Time now
 }
 
 Questions::Caller& Questions::caller(const std::string& host) {
-  // A byte stands for a question.
-  const RateLimit rate{BitsPerSecond(8 * kForeignRate), Bytes(kForeignRate)};
-  return callers_.try_emplace(host, Caller{0, TokenBucket(rate)}).first->second;
+  return callers_.try_emplace(host, Caller{0, TokenBucket(questions_in_a_second(kForeignRate))}).first->second;
 }
 
 bool Questions::take_question(const std::string& from, const Message& message, Time now) {
@@ -266,10 +313,9 @@ bool Questions::take_answer(const std::string& from, const Message& message) {
   if (!in.done() || parts == 0 || parts > kMostParts || part >= parts) return false;
   Asked& asked = found->second;
   Awaited& awaited = asked.hosts.at(from);  // awaits() was asked
-  const bool in_turn = part == awaited.parts && asked.bytes + awaited.text.size() + piece.size() <= kMostBytes;
   if (!error.ok()) {
     settle(asked, from, error);
-  } else if (!in_turn) {
+  } else if (part != awaited.parts || !count(asked, awaited, awaited.bytes + piece.size())) {
     settle(asked, from, Status(Code::kResourceExhausted, "its answer is too long, or not whole", from, "ask for less"));
   } else {
     awaited.text.append(piece.begin(), piece.end());

@@ -59,9 +59,15 @@ class Questions {
  public:
   static constexpr std::size_t kMostForeign = 64;   // of one other daemon, not yet answered; more are refused
   static constexpr std::size_t kForeignRate = 200;  // of one other daemon in a second, for long
+  // Of a user of this host: questions that are open, what their answers may have as JSON, and, for who is not an
+  // operator, questions in a second. The sessions that asked may be gone.
+  static constexpr std::size_t kMostOpen = 64, kMostOpenBytes = std::size_t{96} << 20, kRate = 100;
   static constexpr Duration kPatience = seconds(3), kMostPatience = seconds(600);
 
-  Questions(std::string host, ports::Answerers answerers, QuestionEnvironment& environment);
+  // Its questions have numbers that follow `last_number`: a random one, so that answers to the questions of a daemon
+  // that ran before are nobody's.
+  Questions(std::string host, ports::Answerers answerers, QuestionEnvironment& environment,
+            std::uint64_t last_number = 0);
   ~Questions();
 
   // Of a client of this host. Its answer comes by reply(): the object above, or {"error": {...}} where nobody was
@@ -81,17 +87,22 @@ class Questions {
   struct Awaited {
     std::string text;
     std::uint32_t parts = 0;  // that have come
+    std::size_t bytes = 0;    // of `text` as JSON, in the sums below
     Status error;
     bool done = false;
   };
   struct Asked {
     ports::SessionId session;
-    std::uint32_t request = 0;
+    std::uint32_t request = 0, uid = 0;
     Time deadline;
     Duration patience;
     std::map<std::string, Awaited> hosts;
     std::size_t open = 0;   // hosts that are not done
     std::size_t bytes = 0;  // of all answers
+  };
+  struct Asker {
+    std::size_t open = 0, bytes = 0;
+    TokenBucket rate;
   };
   struct Request {
     std::string kind, args;
@@ -107,6 +118,10 @@ class Questions {
   };
 
   Caller& caller(const std::string& host);
+  Asker& asker(std::uint32_t uid);
+  Status admit(std::uint32_t uid, Time now);
+  // Whether the host's answer may have so many bytes; they are counted then.
+  bool count(Asked& asked, Awaited& awaited, std::size_t bytes);
   Result<Request> parse(std::uint32_t uid, const std::string& text) const;
   void answer_here(std::string_view kind, const ports::Question& question, ports::Answered done) const;
   // A function that has control's thread take the answer.
@@ -127,10 +142,11 @@ class Questions {
     QuestionEnvironment* environment;  // guarded by mutex
   };
   const std::shared_ptr<Door> door_;
-  std::uint64_t last_number_ = 0;
+  std::uint64_t last_number_;
   std::map<std::uint64_t, Asked> asked_;
   std::map<std::pair<std::string, std::uint64_t>, Foreign> foreign_;  // by host and its number
   std::map<std::string, Caller> callers_;
+  std::map<std::uint32_t, Asker> askers_;
 };
 
 // A Status as an object for people and machines: code, what, where, fix.

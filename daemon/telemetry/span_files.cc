@@ -122,22 +122,25 @@ void SpanFiles::run() {
 }
 
 void SpanFiles::save(const Wanted& wanted) {
-  make_room(wanted.user);
   const Result<std::string> path = write(wanted);
   if (!path.ok()) return spdlog::error("job '{}': {}", printable(wanted.name), path.status().to_string());
   spdlog::warn("job '{}' of user {}: its last spans on this host are in {}", printable(wanted.name), wanted.user,
                *path);
-  const std::lock_guard lock(mutex_);
-  saved_.push_back({wanted.name, *path, wanted.user});
+  {
+    const std::lock_guard lock(mutex_);
+    saved_.push_back({wanted.name, *path, wanted.user});
+  }
+  make_room(wanted.user);
 }
 
-// So that one more is not too many.
+// Removes the oldest files until there are not too many: after one was written, because one that could not be must cost
+// no other.
 void SpanFiles::make_room(std::uint32_t user) {
   std::vector<Kept> kept = kept_files(folder_);
   auto of_user = static_cast<std::size_t>(std::ranges::count(kept, user, &Kept::user));
   std::size_t all = kept.size();
   for (const Kept& file : kept) {
-    const bool much = of_user >= kMostFilesOfUser ? file.user == user : all >= kMostFiles;
+    const bool much = of_user > kMostFilesOfUser ? file.user == user : all > kMostFiles;
     if (!much) continue;
     std::error_code error;
     std::filesystem::remove(file.path, error);

@@ -98,10 +98,17 @@ json JobReport::classes(const ports::JobMetrics& job, const ports::LaneMetrics& 
   return classes;
 }
 
-const Result<std::vector<telemetry::TcpConnection>>& JobReport::read_sockets() const {
+const Result<JobReport::Sockets>& JobReport::read_sockets() const {
   const std::int64_t now = now_ns(CLOCK_MONOTONIC);
   if (!sockets_ || now - sockets_read_ns_ > kSocketsLast.value) {
-    sockets_ = telemetry::read_tcp_connections(kMostSockets);
+    const auto all = telemetry::read_tcp_connections(kMostSockets);
+    if (all.ok()) {
+      Sockets by_path;
+      for (const telemetry::TcpConnection& socket : *all) by_path[socket.local + " -> " + socket.remote] = socket;
+      sockets_ = std::move(by_path);
+    } else {
+      sockets_ = all.status();
+    }
     sockets_read_ns_ = now_ns(CLOCK_MONOTONIC);
   }
   return *sockets_;
@@ -115,14 +122,12 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
     const telemetry::TcpConnection* connection;
   };
   const std::vector<ports::FlowReport> flows = all.flows.all();
-  const Result<std::vector<telemetry::TcpConnection>>& sockets = read_sockets();
+  const Result<Sockets>& sockets = read_sockets();
   if (!sockets.ok()) return sockets.status().to_string();
-  std::map<std::string, const telemetry::TcpConnection*> by_path;
-  for (const telemetry::TcpConnection& socket : *sockets) by_path[socket.local + " -> " + socket.remote] = &socket;
   std::vector<Found> found;
   for (const ports::FlowReport& flow : flows) {
-    const auto at = flow.id == job && flow.cls != kControlClass ? by_path.find(flow.path) : by_path.end();
-    if (at != by_path.end()) found.push_back({&flow, at->second});
+    const auto at = flow.id == job && flow.cls != kControlClass ? sockets->find(flow.path) : sockets->end();
+    if (at != sockets->end()) found.push_back({&flow, &at->second});
   }
   std::ranges::stable_sort(found, std::greater(), [](const Found& f) { return f.connection->acked_bytes; });
   json listed = json::array();

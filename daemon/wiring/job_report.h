@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
@@ -39,10 +39,12 @@ class JobReport {
   nlohmann::json connections(JobId job, const ports::LaneMetrics& all) const;
   nlohmann::json rails(const ports::LaneMetrics& all) const;
 
-  const Result<std::vector<telemetry::TcpConnection>>& read_sockets() const;
+  // By their ends, as FlowReport::path has them.
+  using Sockets = std::map<std::string, telemetry::TcpConnection>;
+  const Result<Sockets>& read_sockets() const;
 
   const Parts parts_;
-  mutable std::optional<Result<std::vector<telemetry::TcpConnection>>> sockets_;
+  mutable std::optional<Result<Sockets>> sockets_;
   mutable std::int64_t sockets_read_ns_ = 0;  // of the monotonic clock
 };
 

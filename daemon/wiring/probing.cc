@@ -71,8 +71,12 @@ class Probing::Child {
 
   Status start(const std::string& program) {
     std::array<int, 2> in{}, out{};
-    if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0)
-      return Status(Code::kResourceExhausted, std::strerror(errno), "pipe", "raise the limit of open files");
+    const bool first = ::pipe2(in.data(), O_CLOEXEC) == 0;
+    if (!first || ::pipe2(out.data(), O_CLOEXEC) != 0) {
+      const int error = errno;
+      if (first) ::close(in[0]), ::close(in[1]);
+      return Status(Code::kResourceExhausted, std::strerror(error), "pipe", "raise the limit of open files");
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
@@ -191,10 +195,13 @@ void Probing::run() {
     {
       std::unique_lock lock(mutex_);
       const auto is_due = [this] { return stops_ || !tasks_.empty(); };
-      if (child_ == nullptr)
+      if (child_ == nullptr) {
         wakes_.wait(lock, is_due);
-      else if (!wakes_.wait_for(lock, kIdle, is_due))
-        child_ = nullptr;
+      } else if (!wakes_.wait_for(lock, kIdle, is_due)) {
+        lock.unlock();  // the child may take its time to end
+        end_session();
+        continue;
+      }
       if (stops_) break;
       if (tasks_.empty()) continue;
       task = std::move(tasks_.front());
@@ -202,7 +209,13 @@ void Probing::run() {
     }
     serve(*task);
   }
+  end_session();
+}
+
+void Probing::end_session() {
   child_ = nullptr;
+  for (const probe::Token& token : tokens_) parts_.tokens->forget(token);
+  tokens_.clear();
 }
 
 Status Probing::open_session(const Task& task) {
@@ -219,7 +232,7 @@ Status Probing::open_session(const Task& task) {
 
 void Probing::serve(Task& task) {
   if (task.ends) {
-    if (session_ == task.session) child_ = nullptr;
+    if (session_ == task.session) end_session();
     return task.done(std::string());
   }
   if (Status opened = open_session(task); !opened.ok()) return task.done(std::move(opened));
@@ -229,8 +242,9 @@ void Probing::serve(Task& task) {
     probe::Token token{};
     const bool listens = command.is_object() && command.value("do", json()) == json("listen") &&
                          command.contains("token") && command["token"].is_string();
-    if (listens && probe::parse_token(command["token"].get<std::string>(), &token))
-      parts_.tokens->allow(token, now() + kTokenLife, kTokenAnswers);
+    if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
+    parts_.tokens->allow(token, now() + kTokenLife, kTokenAnswers);
+    if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
   }
   const auto stops = [this] {
     const std::lock_guard lock(mutex_);

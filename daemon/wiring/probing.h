@@ -45,6 +45,7 @@ class Probing {
   void run();
   void serve(Task& task);
   Status open_session(const Task& task);
+  void end_session();
 
   const Parts parts_;
   std::mutex mutex_;
@@ -54,6 +55,7 @@ class Probing {
   std::thread thread_;
   // The thread's own.
   std::string session_;
+  std::vector<ports::ProbeTokens::Token> tokens_;  // that the data ports answer for it
   std::unique_ptr<Child> child_;
 };
 

@@ -11,6 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "common/base/text.h"
+#include "monitor/answers/read.h"
+#include "monitor/answers/times.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/explain/explain.h"
@@ -69,7 +72,7 @@ Result<Watched> watch(const Arguments& args) {
   for (const auto& [host, report] : after.reports) {
     const auto old = before.reports.find(host);
     if (old == before.reports.end()) continue;
-    watched.reports.push_back({{"before", old->second}, {"after", report}});
+    watched.reports.push_back({{"host", host}, {"before", old->second}, {"after", report}});
   }
   for (const auto& [host, why] : before.silent) watched.silent.emplace(host, why);
   return watched;
@@ -112,20 +115,20 @@ void print(const explain::Explanation& all, const std::map<std::string, Status>&
       all.iteration * 1e3, all.iterations, all.exposed * 1e3, 100 * all.efficiency);
   for (const explain::Finding& f : all.findings) {
     fmt::print("{} ({}): {}: up to {:.1f} ms of an iteration ({:.0f} %)\n  {}\n  what helps: {}\n",
-               explain::cause_name(f.cause), explain::confidence_name(f.confidence), f.where, f.seconds * 1e3,
-               100 * std::min(f.seconds / all.iteration, 1.0), f.evidence, f.help);
+               explain::cause_name(f.cause), explain::confidence_name(f.confidence), printable(f.where),
+               f.seconds * 1e3, 100 * std::min(f.seconds / all.iteration, 1.0), printable(f.evidence), f.help);
   }
   if (all.ranks.size() > 1)
     fmt::print("ranks, the latest first (how much later than the first one they submit an operation):\n");
   for (std::size_t i = 0; all.ranks.size() > 1 && i < std::min(all.ranks.size(), kShownRanks); ++i) {
     const explain::RankLag& rank = all.ranks[i];
-    fmt::print("  rank {} on host {}: {:.1f} ms later, computes {:.1f} ms of an iteration\n", rank.rank, rank.host,
-               rank.lag * 1e3, rank.computing * 1e3);
+    fmt::print("  rank {} on host {}: {:.1f} ms later, computes {:.1f} ms of an iteration\n", rank.rank,
+               printable(rank.host), rank.lag * 1e3, rank.computing * 1e3);
   }
   std::size_t said = 0;
   for (const auto& [host, why] : silent) {
     if (++said > kMostSilent) break;
-    fmt::print("nothing is known of host {}: {}\n", host, why.to_string());
+    fmt::print("nothing is known of host {}: {}\n", printable(host), printable(why.to_string()));
   }
   if (silent.size() > kMostSilent) {
     fmt::print("nothing is known of {} hosts more: --json says why\n", silent.size() - kMostSilent);
@@ -140,18 +143,21 @@ Result<int> show(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(const Watched watched, args.load.empty() ? watch(args) : read(args.load.front()));
   if (!args.save.empty()) {
     std::ofstream file(args.save);
-    file << watched.reports.dump(1) << "\n";
+    file << watched.reports.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
+    file.close();
     if (!file) return Status(Code::kUnavailable, "cannot write the reports", args.save, "choose another file");
   }
   std::vector<explain::HostTimes> hosts;
   std::map<std::string, Status> silent = watched.silent;
   for (const json& pair : watched.reports) {
-    const bool whole = pair.is_object() && pair.contains("before") && pair.contains("after");
-    const auto times = explain::difference(whole ? pair["before"] : json(), whole ? pair["after"] : json());
+    const json &before = answers::member(pair, "before"), &after = answers::member(pair, "after");
+    const std::string asked = answers::text(pair, "host"), own = answers::text(after, "host");
+    const std::string& host = asked.empty() ? own : asked;
+    const auto times = answers::times_between(host, before, after);
     if (times.ok())
       hosts.push_back(*times);
     else
-      silent.emplace(whole ? pair["after"].value("host", "?") : "?", times.status());
+      silent.emplace(host.empty() ? "?" : host, times.status());
   }
   if (hosts.empty() && !silent.empty()) return silent.begin()->second;
   TL_ASSIGN_OR_RETURN(const explain::Explanation all, explain::explain(hosts));

@@ -71,7 +71,10 @@ Result<report::Figures> watch(const Arguments& args) {
     std::this_thread::sleep_until(began + std::chrono::duration<double>(wanted));
     auto reports = ask(args, "job", &silent);
     // A job that ends meanwhile is shown as far as it was seen.
-    if (!reports.ok() && look >= 2) break;
+    if (!reports.ok() && look >= 2) {
+      if (reports.status().code() != Code::kNotFound) watch.add_silent("this one", reports.status().to_string());
+      break;
+    }
     if (!reports.ok()) return reports.status();
     watch.add(std::chrono::duration<double>(SteadyClock::now() - began).count(), std::move(*reports));
     if (look == 0) {

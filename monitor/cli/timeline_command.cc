@@ -104,14 +104,14 @@ std::string clock_text(const timeline::MergeSummary& summary, std::size_t place)
   if (!clock.matched) return "its wall clock as it is: no operations both ways join it to another host";
   if (clock.reference == place) return "the clock of the trace";
   return fmt::format("its clock is {:+.3f} ms from that of {}, give or take {:.3f} ms, by {} operations",
-                     static_cast<double>(clock.offset) * 1e-6, summary.hosts[clock.reference].name,
+                     static_cast<double>(clock.offset) * 1e-6, printable(summary.hosts[clock.reference].name),
                      static_cast<double>(clock.error) * 1e-6, clock.operations);
 }
 
 void print(const timeline::MergeSummary& summary, const std::string& out) {
   for (std::size_t place = 0; place < summary.hosts.size(); ++place) {
     const auto& host = summary.hosts[place];
-    fmt::print("host {:<12} {} spans; {}\n", host.name, host.spans, clock_text(summary, place));
+    fmt::print("host {:<12} {} spans; {}\n", printable(host.name), host.spans, clock_text(summary, place));
   }
   for (const std::string& path : summary.truncated)
     fmt::print("{} lacks its end: its daemon writes it still, or was killed\n", path);

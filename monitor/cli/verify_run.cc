@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/text.h"
 #include "monitor/cli/verify_load.h"
 
 namespace tensorlane::cli {
@@ -112,7 +113,7 @@ class Verifier {
           host(i).overrides.push_back({probe_text(item, "where"), *dscp});
     if (const auto map = line.find("environment"); map != line.end() && map->is_object())
       for (const auto& [name, value] : map->items())
-        if (value.is_string()) host(i).environment[name] = probe_text(*map, name.c_str());
+        if (value.is_string()) host(i).environment[printable(name)] = probe_text(*map, name.c_str());
     const auto addresses = line.find("addresses");
     if (addresses != line.end() && addresses->is_array()) note_addresses(i, *addresses);
   }

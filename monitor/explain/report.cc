@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNano = 1e-9;
 // More of anything in one report is no report.
-constexpr std::size_t kMostItems = 65536;
+constexpr std::size_t kMostItems = 1024;  // each is looked for among the others
 constexpr std::size_t kMostText = 512;
 
 // Reads two reports side by side. After the first thing that makes no sense `bad` says what, and every reading is 0.
@@ -48,8 +48,8 @@ class Reader {
   template <typename Take>
   void each(const char* key, std::initializer_list<const char*> names, const Take& take) {
     if (!is_list(before_, key) || !is_list(after_, key)) return fail(key, "is no list");
+    const json& olds = before_.at(key);
     for (const json& item : after_.at(key)) {
-      const json& olds = before_.at(key);
       const auto old = std::ranges::find_if(olds, [&](const json& other) {
         return std::ranges::all_of(names, [&](const char* name) {
           return item.is_object() && other.is_object() && item.contains(name) && other.contains(name) &&

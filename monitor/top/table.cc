@@ -75,7 +75,11 @@ std::string title_of(const Column& column, bool utf8, const Sorting& sorting) {
 
 // The order of two cells: what is not known comes last, however it is sorted.
 int compare(const Cell& a, const Cell& b, bool descending) {
-  if (a.index() == 0 || b.index() == 0) return static_cast<int>(a.index() == 0) - static_cast<int>(b.index() == 0);
+  const auto unknown = [](const Cell& cell) {
+    const double* number = std::get_if<double>(&cell);
+    return cell.index() == 0 || (number != nullptr && std::isnan(*number));
+  };
+  if (unknown(a) || unknown(b)) return static_cast<int>(unknown(a)) - static_cast<int>(unknown(b));
   const int order = a < b ? -1 : b < a ? 1 : 0;
   return descending ? -order : order;
 }

@@ -245,7 +245,12 @@ Report analyse(const Observations& seen, const Topology& topology) {
   const auto bad_class = [](const ClassVerdict& verdict) {
     return verdict.dscp != Outcome::kPassed || verdict.pcp == Outcome::kFailed;
   };
-  const bool bad = report.classes.empty() || std::ranges::any_of(report.classes, bad_class) ||
+  // Who asks for load wants to know of every pair of classes, of at least one.
+  const bool untested_load =
+      seen.asked_for_load && (report.overtaking.empty() || std::ranges::any_of(report.overtaking, [](const auto& o) {
+                                return o.outcome != Outcome::kPassed;
+                              }));
+  const bool bad = untested_load || report.classes.empty() || std::ranges::any_of(report.classes, bad_class) ||
                    !report.findings.empty() ||
                    std::ranges::any_of(report.hosts, [](const auto& h) { return h.outcome != Outcome::kPassed; }) ||
                    std::ranges::any_of(report.overtaking, [](const auto& o) { return o.outcome == Outcome::kFailed; });

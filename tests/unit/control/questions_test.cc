@@ -68,7 +68,8 @@ class Net {
            }},
           {"later", [this](const ports::Question&, ports::Answered done) { waiting.push_back(std::move(done)); }},
           {"long", [](const ports::Question& q, const ports::Answered& done) {
-             done(std::string(json::parse(q.args)["bytes"].get<std::size_t>(), 'x'));
+             const json args = json::parse(q.args);
+             done(std::string(args["bytes"].get<std::size_t>(), static_cast<char>(args.value("byte", 'x'))));
            }}};
       hosts.emplace(std::piecewise_construct, std::forward_as_tuple(name),
                     std::forward_as_tuple(*this, name, answerers));
@@ -173,10 +174,13 @@ TEST(Questions, LongAnswersComeWholeAndTooLongOnesNotAtAll) {
     EXPECT_EQ(ask(bytes)["answers"][0]["text"].get<std::string>().size(), bytes);
   EXPECT_EQ(error_of(ask(kMaxAnswer + 1), 0), "its answer of 16777217 bytes is too long");
   // All together.
-  const json reply = net.ask({{"kind", "long"}, {"args", {{"bytes", 12u << 20}}}, {"hosts", "all"}});
+  const json reply = net.ask({{"kind", "long"}, {"args", {{"bytes", kMaxAnswer}}}, {"hosts", "all"}});
   int answered = 0;
   for (const json& one : reply["answers"]) answered += one.contains("text") ? 1 : 0;
   EXPECT_EQ(answered, 2);
+  // What becomes six times as long as JSON.
+  const json spoilt = net.ask({{"kind", "long"}, {"args", {{"bytes", 12u << 20}, {"byte", 1}}}, {"hosts", {"b"}}});
+  EXPECT_EQ(error_of(spoilt, 0), "its answer of 12582912 bytes is too long");
 }
 
 TEST(Questions, AHostThatLiesSpoilsItsOwnAnswerOnly) {
@@ -243,6 +247,63 @@ TEST(Questions, OneHostMayNotAskTooMuchAndOthersStillMay) {
   for (const auto& [from, to, message] : net.sent) refused += status_from_json(message.body[2]).ok() ? 0 : 1;
   EXPECT_GE(refused, 2 * Questions::kForeignRate);
   EXPECT_LT(refused, 3 * Questions::kForeignRate);
+}
+
+// The sessions that asked may be gone: what a user leaves behind has a bound, and is nobody else's loss.
+TEST(Questions, AUserHasAsManyOpenAsAllowedAndOthersHaveTheirs) {
+  Net net;
+  Questions& questions = net.at("a").questions;
+  std::map<std::uint32_t, int> refused;
+  net.cut.insert("b");
+  const std::string question = R"({"kind":"who","hosts":["b"],"timeout_s":600})";
+  for (std::uint32_t n = 0; n < 2 * Questions::kMostOpen; ++n) {
+    net.at("a").replies.clear();
+    questions.ask(ports::SessionId(n), n, 7, question, net.now);
+    refused[7] += net.at("a").replies.empty() ? 0 : 1;
+    net.now = net.now + milliseconds(50);
+  }
+  net.at("a").replies.clear();
+  questions.ask(ports::SessionId(1), 1, 8, question, net.now);
+  refused[8] += net.at("a").replies.empty() ? 0 : 1;
+  EXPECT_EQ(refused[7], Questions::kMostOpen);
+  EXPECT_EQ(refused[8], 0);
+  net.now = net.now + seconds(601);
+  questions.tick(net.now);
+  net.at("a").replies.clear();
+  questions.ask(ports::SessionId(1), 1, 7, question, net.now);
+  EXPECT_TRUE(net.at("a").replies.empty());
+}
+
+// Of answers that come in turns, each part counts when it comes.
+TEST(Questions, PartsOfManyAnswersHaveABoundTogether) {
+  Net net;
+  Net::Host& a = net.at("a");
+  a.questions.ask(ports::SessionId(1), 1, 7, R"({"kind":"later","hosts":["b","c"]})", net.now);
+  net.carry();
+  const json::binary_t part(std::vector<std::uint8_t>(std::size_t{256} << 10, '"'));
+  std::size_t taken = 0;
+  for (std::uint32_t n = 0; n < 64; ++n) {
+    for (const char* from : {"b", "c"}) {
+      if (!a.questions.awaits(from, 1)) continue;
+      const json body = json::array({n, 64, status_to_json({}), json::binary(part)});
+      ASSERT_TRUE(a.questions.handle(from, {MessageType::kAnswer, JobId(1), Epoch(0), 0, body}, net.now));
+      taken += part.size();
+    }
+  }
+  EXPECT_LE(taken, std::size_t{41} << 20);
+}
+
+TEST(Questions, AUserAsksSoOftenInASecondAndAnOperatorMoreOften) {
+  Net net;
+  for (const std::uint32_t uid : {7u, 0u}) {
+    std::size_t refused = 0;
+    for (std::size_t n = 0; n < 3 * Questions::kRate; ++n) {
+      net.at("a").replies.clear();
+      net.at("a").questions.ask(ports::SessionId(1), 1, uid, R"({"kind":"who","hosts":[]})", net.now);
+      refused += net.at("a").replies.at(0).dump().find("you ask too much") == std::string::npos ? 0 : 1;
+    }
+    EXPECT_EQ(refused, uid == 0 ? 0 : 2 * Questions::kRate);
+  }
 }
 
 TEST(Questions, AnswersAfterTheEndGoNowhere) {

@@ -249,5 +249,18 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_EQ(report.exit_status, 1);
 }
 
+TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
+  OneSwitch good, no_queue, nothing;
+  for (OneSwitch* net : {&good, &no_queue, &nothing}) add_all(*net);
+  good.add_load(0.97, 0.3, 10);
+  EXPECT_EQ(good.report().exit_status, 0);
+  no_queue.add_load(0.97, 0.3, 10);
+  no_queue.add_load(0.99, 0.1, 0.1);
+  EXPECT_EQ(no_queue.report().exit_status, 1);
+  EXPECT_EQ(nothing.report().exit_status, 0);
+  nothing.seen.asked_for_load = true;
+  EXPECT_EQ(nothing.report().exit_status, 1);
+}
+
 }  // namespace
 }  // namespace tensorlane::verify
