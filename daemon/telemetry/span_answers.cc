@@ -30,7 +30,8 @@ Result<Wanted> read(const ports::Question& question) {
     const double seconds = std::clamp(args.value("seconds", to_seconds(wanted.filter.last)), 0.0, kMostSeconds);
     wanted.filter.last = Duration(static_cast<std::int64_t>(seconds * 1e9));
     wanted.filter.job = args.value("job", "");
-    wanted.most = std::min(Bytes(args.value("most_bytes", kMostAnswer.value)), kMostAnswer);
+    const double most = args.value("most_bytes", static_cast<double>(kMostAnswer.value));
+    wanted.most = Bytes(static_cast<std::uint64_t>(std::clamp(most, 0.0, static_cast<double>(kMostAnswer.value))));
     wanted.count = args.value("count", false);
   } catch (const nlohmann::json::exception&) {
     return Status(Code::kInvalidArgument, "it asks for something else", kWhere,
@@ -52,7 +53,7 @@ ports::Answerer span_answerer(SpanStore& store) {
       done(wanted.count ? nlohmann::json{{"spans", store.count(wanted.filter)}}.dump()
                         : store.packed(wanted.filter, wanted.most));
     };
-    if (!store.later(answer))
+    if (!store.later(question.uid, answer))
       done(Status(Code::kResourceExhausted, "too many questions for spans wait", kWhere, "ask again later"));
   };
 }

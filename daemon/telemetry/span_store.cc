@@ -1,6 +1,8 @@
 #include "daemon/telemetry/span_store.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -13,6 +15,7 @@ namespace tensorlane::telemetry {
 namespace {
 
 // Spans that are given names under one lock.
+constexpr int kNice = 10;  // who looks at spans does not take the time of who makes them
 constexpr std::size_t kSpansAtOnce = 256;
 constexpr auto kForgetEvery = std::chrono::seconds(5);
 
@@ -118,10 +121,11 @@ void SpanStore::stop() {
   if (worker_.joinable()) worker_.join();
 }
 
-bool SpanStore::later(std::function<void()> task) {
+bool SpanStore::later(std::uint32_t user, std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  if (quit_ || tasks_.size() >= kMostTasks) return false;
-  tasks_.push_back(std::move(task));
+  if (quit_ || tasks_.size() >= kMostTasks || (of_.contains(user) && of_[user] >= kMostTasksOfUser)) return false;
+  ++of_[user];
+  tasks_.push_back({user, std::move(task)});
   changed_.notify_all();
   return true;
 }
@@ -161,18 +165,25 @@ spans::Source SpanStore::source() const {
 // What is gone has its names as long as spans of it may be asked for.
 void SpanStore::run() {
   pthread_setname_np(pthread_self(), "spans");
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   std::unique_lock lock(mutex_);
   auto next = std::chrono::steady_clock::now() + kForgetEvery;
   while (!quit_) {
     const bool woken = changed_.wait_until(lock, next, [this] { return quit_ || !tasks_.empty(); });
     if (quit_) return;
-    const std::function<void()> task =
-        woken ? std::move(tasks_.front()) : [this] { names_.forget(before_now(config_.keep)); };
-    if (woken) tasks_.pop_front();
-    if (!woken) next = std::chrono::steady_clock::now() + kForgetEvery;
+    Task task{};
+    if (woken) {
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
     lock.unlock();
-    task();
+    if (woken) task.run();
+    if (std::chrono::steady_clock::now() >= next) {
+      names_.forget(before_now(config_.keep));
+      next = std::chrono::steady_clock::now() + kForgetEvery;
+    }
     lock.lock();
+    if (woken && --of_[task.user] == 0) of_.erase(task.user);
   }
 }
 

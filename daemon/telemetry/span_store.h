@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -73,8 +74,9 @@ class SpanStore {
   // returning false.
   void events(const Filter& filter, const std::function<bool(const std::string&)>& write) const;
 
-  // Runs it on the store's own thread, after what came before. False: too much waits there. Any thread.
-  bool later(std::function<void()> task);
+  // Runs it on the store's own thread, after what came before. False: too much waits there, or too much of this user.
+  // Any thread.
+  bool later(std::uint32_t user, std::function<void()> task);
   // What waits there is dropped. Idempotent.
   void stop();
 
@@ -88,7 +90,11 @@ class SpanStore {
             const std::function<bool(const spans::Span&)>& use) const;
   void run();
 
-  static constexpr std::size_t kMostTasks = 64;
+  struct Task {
+    std::uint32_t user;
+    std::function<void()> run;
+  };
+  static constexpr std::size_t kMostTasks = 64, kMostTasksOfUser = 2;
   const SpanStoreConfig config_;
   const std::string boot_;
   std::atomic<bool> on_;
@@ -98,7 +104,8 @@ class SpanStore {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
+  std::deque<Task> tasks_;                   // guarded by mutex_
+  std::map<std::uint32_t, std::size_t> of_;  // the same: tasks of users that wait or run
   bool quit_ = false;                        // the same
   std::thread worker_;                       // runs tasks and forgets names
 };

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -264,12 +265,27 @@ TEST_F(StoreTest, ArrivalsOfATurnFollowEachOther) {
   EXPECT_LE(times[1].second, times[0].first);
 }
 
+TEST_F(StoreTest, RunsFewTasksOfAUserAtOnceAndThoseOfOthers) {
+  std::promise<void> begin, over;
+  auto go_on = begin.get_future().share();
+  const auto wait = [go_on] { go_on.wait(); };
+  EXPECT_TRUE(store_.later(7, wait));
+  EXPECT_TRUE(store_.later(7, wait));
+  EXPECT_FALSE(store_.later(7, wait));
+  EXPECT_TRUE(store_.later(8, [&over] { over.set_value(); }));
+  begin.set_value();
+  over.get_future().wait();
+  EXPECT_TRUE(store_.later(7, wait));
+}
+
 TEST_F(StoreTest, RefusesPackedSpansThatAreNone) {
   record(0, 9);
   const std::string good = store_.packed({}, mib(1));
   EXPECT_TRUE(spans::unpack(good).ok());
+  std::string long_name = good;
+  long_name.insert(long_name.find("\"names\":[") + 9, "\"" + std::string(4096, 'n') + "\",");
   for (const std::string& bad :
-       {std::string(), std::string("x"), std::string("{}"), good + "1 2 3\n", good + "x\n",
+       {long_name, std::string(), std::string("x"), std::string("{}"), good + "1 2 3\n", good + "x\n",
         good + "99 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", good + "2 1 0 0 0 0 9 9 9 0 0 0 0 0 0 0\n"})
     EXPECT_EQ(spans::unpack(bad).status().code(), Code::kCorrupt) << bad;
 }
