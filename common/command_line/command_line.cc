@@ -1,6 +1,9 @@
 #include "common/command_line/command_line.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <system_error>
 
 #include "common/base/error_line.h"
 #include "common/base/suggestion.h"
@@ -44,6 +47,21 @@ int fail(const Command& command, const Status& status) {
   return command.exit_status(status.code());
 }
 
+// What the subcommand says, or that it could not be said: people and scripts must not take half of it for all.
+Result<int> run_and_write(const Command& command, const Invocation& chosen) {
+  constexpr const char* kFix = "make room where it goes, or write elsewhere";
+  const std::string where = "the output of " + command.name;
+  try {
+    Result<int> exit_status = chosen.run();
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_status;
+    if (exit_status.ok()) return Status(Code::kUnavailable, std::strerror(errno), where, kFix);
+    return exit_status;
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) == 0) throw;
+    return Status(Code::kUnavailable, error.code().message(), where, kFix);
+  }
+}
+
 }  // namespace
 
 int run(const Command& command, int argc, char** argv) {
@@ -59,7 +77,7 @@ int run(const Command& command, int argc, char** argv) {
   } catch (const CLI::ParseError& bad) {
     return fail(command, wrong_usage(app, bad));
   }
-  const auto exit_status = chosen.run();
+  const auto exit_status = run_and_write(command, chosen);
   return exit_status.ok() ? *exit_status : fail(command, exit_status.status());
 }
 

@@ -16,6 +16,7 @@
 #include "monitor/answers/times.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
+#include "monitor/cli/json_file.h"
 #include "monitor/explain/explain.h"
 
 namespace tensorlane::cli {
@@ -79,12 +80,11 @@ Result<Watched> watch(const Arguments& args) {
 }
 
 Result<Watched> read(const std::string& path) {
-  std::ifstream file(path);
+  constexpr const char* kFix = "name a file of `tensorlane explain --save`";
   Watched watched;
-  watched.reports = json::parse(file, nullptr, false);
-  if (!file) return Status(Code::kUnavailable, "cannot read the reports", path, "name a file of `explain --save`");
-  if (watched.reports.is_array()) return watched;
-  return Status(Code::kInvalidArgument, "there are no reports in it", path, "name a file of `explain --save`");
+  TL_ASSIGN_OR_RETURN(watched.reports, read_json_file(path, kFix));
+  if (watched.reports.is_array() && !watched.reports.empty()) return watched;
+  return Status(Code::kInvalidArgument, "there are no reports in it", path, kFix);
 }
 
 json to_json(const explain::Explanation& all, const std::map<std::string, Status>& silent) {
@@ -160,7 +160,14 @@ Result<int> show(const Arguments& args) {
       silent.emplace(host.empty() ? "?" : host, times.status());
   }
   if (hosts.empty() && !silent.empty()) return silent.begin()->second;
-  TL_ASSIGN_OR_RETURN(const explain::Explanation all, explain::explain(hosts));
+  const Result<explain::Explanation> explained = explain::explain(hosts);
+  if (!explained.ok()) {
+    // A host that is silent may be why nothing goes on.
+    return silent.empty() ? explained.status()
+                          : explain::beside_silence(explained.status(), printable(silent.begin()->first),
+                                                    printable(silent.begin()->second.to_string()));
+  }
+  const explain::Explanation& all = *explained;
   if (args.json_output)
     fmt::print("{}\n", to_json(all, silent).dump(2));
   else

@@ -14,6 +14,7 @@
 #include "monitor/answers/read.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
+#include "monitor/cli/json_file.h"
 #include "monitor/report/page.h"
 
 namespace tensorlane::cli {
@@ -90,18 +91,10 @@ Result<report::Figures> watch(const Arguments& args) {
   return figures;
 }
 
-Result<json> read_json(const std::string& path, const char* fix) {
-  std::ifstream file(path);
-  json read = json::parse(file, nullptr, false);
-  if (!file.is_open()) return Status(Code::kUnavailable, "cannot be read", path, fix);
-  if (read.is_discarded()) return Status(Code::kInvalidArgument, "this is no JSON", path, fix);
-  return read;
-}
-
 // What `explain --save` has kept: of each host two reports.
 Result<report::Figures> load(const Arguments& args) {
   constexpr const char* kFix = "name a file of `tensorlane explain --save`";
-  TL_ASSIGN_OR_RETURN(const json kept, read_json(args.load, kFix));
+  TL_ASSIGN_OR_RETURN(const json kept, read_json_file(args.load, kFix));
   report::Reports before, after;
   double seconds = 0;
   std::string job;
@@ -132,7 +125,7 @@ Result<int> make(const Arguments& args) {
   }
   std::optional<report::VerifyFigures> verify;
   if (!args.verify.empty()) {
-    TL_ASSIGN_OR_RETURN(const json printed, read_json(args.verify, "name a file of `tensorlane verify --json`"));
+    TL_ASSIGN_OR_RETURN(const json printed, read_json_file(args.verify, "name a file of `tensorlane verify --json`"));
     TL_ASSIGN_OR_RETURN(verify, report::read_verify(printed));
   }
   TL_ASSIGN_OR_RETURN(report::Figures figures, args.load.empty() ? watch(args) : load(args));

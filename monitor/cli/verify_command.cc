@@ -83,6 +83,11 @@ Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fa
   TL_RETURN_IF_ERROR(read_pairs(args, options));
   TL_RETURN_IF_ERROR(read_classes(args, options));
   options.listens = !args.agents.empty();
+  for (const std::string& host : args.hosts) {
+    if (std::ranges::count(fabric.hosts, host, &fabric::Host::name) == 0)
+      return Status(Code::kInvalidArgument, fmt::format("the fabric file has no host '{}'", host), "--hosts",
+                    fmt::format("name hosts of {}", args.fabric));
+  }
   std::vector<std::string> named = args.agents;
   if (named.empty())
     for (const fabric::Host& host : fabric.hosts)

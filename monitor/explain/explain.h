@@ -69,6 +69,11 @@ struct Explanation {
   std::vector<Finding> findings;  // what costs most first; never empty
 };
 
+// The error of a job that stands still, with a host of it that is silent and why: it may be the cause.
+inline Status beside_silence(const Status& error, const std::string& host, const std::string& why) {
+  return {error.code(), error.what() + ", and host " + host + " says nothing", host, why};
+}
+
 // Error kUnavailable: no iteration was completed, and so there is nothing to compare.
 Result<Explanation> explain(const std::vector<HostTimes>& hosts);
 

@@ -1,10 +1,12 @@
 #include "monitor/report/figures.h"
+#include "common/base/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/text.h"
 #include "monitor/answers/times.h"
 
 namespace tensorlane::report {
@@ -164,7 +166,13 @@ Result<Figures> Watch::figures() const {
     const auto& [host, why] = *figures.silent.begin();
     return Status(Code::kUnavailable, "no host of the job has said anything that can be used", host, why);
   }
-  TL_ASSIGN_OR_RETURN(figures.explanation, explain::explain(hosts));
+  Result<explain::Explanation> explained = explain::explain(hosts);
+  if (!explained.ok()) {
+    if (figures.silent.empty()) return explained.status();
+    const auto& [host, why] = *figures.silent.begin();
+    return explain::beside_silence(explained.status(), printable(host), printable(why));
+  }
+  figures.explanation = *std::move(explained);
   figures.hosts = hosts.size();
   figures.classes = classes_of(hosts);
   figures.times = times_;

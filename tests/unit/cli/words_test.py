@@ -34,10 +34,31 @@ def traces(folder):
     assert done.returncode == 2 and "no host 'hh1'" in done.stderr and "did you mean 'h1'" in done.stderr, done
 
 
+def output_that_goes_nowhere(folder):
+    """What could not be written is an error, not half of it a success."""
+    for words in (["status", "--json"], ["explain", "--load", folder]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([TENSORLANE, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode in (1, 2), done
+        assert "terminate called" not in done.stderr, done
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([SWITCH, "example", "clos"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2 and "No space left on device: the output of tensorlane-switch" in done.stderr, done
+
+
+def files_that_are_none(folder):
+    for words in (["explain", "--load"], ["report", "-o", os.path.join(folder, "r.html"), "--load"]):
+        for path, why in ((folder, "this is a folder"), (os.path.join(folder, "none"), "No such file or directory"), (__file__, "this is no JSON")):
+            done = subprocess.run([TENSORLANE, *words, path], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2 and why in done.stderr, done
+
+
 def main():
     words_of_the_commands()
     with tempfile.TemporaryDirectory() as folder:
         traces(os.path.realpath(folder))
+        output_that_goes_nowhere(folder)
+        files_that_are_none(folder)
 
 
 main()

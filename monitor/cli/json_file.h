@@ -1,0 +1,14 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/base/status.h"
+
+namespace tensorlane::cli {
+
+// What somebody hands to a command as a file of JSON. `fix`: which file to name. Errors: kInvalidArgument, with why it
+// cannot be read or that it is no JSON.
+Result<nlohmann::json> read_json_file(const std::string& path, const char* fix);
+
+}  // namespace tensorlane::cli
