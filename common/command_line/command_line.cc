@@ -47,18 +47,21 @@ int fail(const Command& command, const Status& status) {
   return command.exit_status(status.code());
 }
 
-// What the subcommand says, or that it could not be said: people and scripts must not take half of it for all.
-Result<int> run_and_write(const Command& command, const Invocation& chosen) {
-  constexpr const char* kFix = "make room where it goes, or write elsewhere";
-  const std::string where = "the output of " + command.name;
+// The exit status of what was said, or that it could not be said: people and scripts must not take half of it for all.
+Result<int> written(const Command& command, const std::function<Result<int>()>& say) {
+  const auto lost = [&command](const std::string& why) {
+    return Status(Code::kUnavailable, why, "the output of " + command.name,
+                  "make room where it goes, or write elsewhere");
+  };
   try {
-    Result<int> exit_status = chosen.run();
-    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_status;
-    if (exit_status.ok()) return Status(Code::kUnavailable, std::strerror(errno), where, kFix);
+    Result<int> exit_status = say();
+    if (!exit_status.ok()) return exit_status;
+    if (std::fflush(stdout) != 0) return lost(std::strerror(errno));
+    if (std::ferror(stdout) != 0) return lost("a part of it could not be written");
     return exit_status;
-  } catch (const std::system_error& error) {
+  } catch (const std::system_error& error) {  // by which fmt says so
     if (std::ferror(stdout) == 0) throw;
-    return Status(Code::kUnavailable, error.code().message(), where, kFix);
+    return lost(error.code().message());
   }
 }
 
@@ -70,14 +73,15 @@ int run(const Command& command, int argc, char** argv) {
   app.set_version_flag("--version", command.name + " " + command.version);
   Invocation chosen;
   for (const AddSubcommand add : command.subcommands) add(app, chosen);
+  std::function<Result<int>()> say = [&chosen] { return chosen.run(); };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    say = [&app, help_or_version] { return app.exit(help_or_version); };
   } catch (const CLI::ParseError& bad) {
     return fail(command, wrong_usage(app, bad));
   }
-  const auto exit_status = run_and_write(command, chosen);
+  const Result<int> exit_status = written(command, say);
   return exit_status.ok() ? *exit_status : fail(command, exit_status.status());
 }
 

@@ -14,8 +14,8 @@
 namespace tensorlane::telemetry {
 namespace {
 
-// Spans that are given names under one lock.
 constexpr int kNice = 10;  // who looks at spans does not take the time of who makes them
+// Spans that are given names under one lock.
 constexpr std::size_t kSpansAtOnce = 256;
 constexpr auto kForgetEvery = std::chrono::seconds(5);
 
@@ -123,8 +123,10 @@ void SpanStore::stop() {
 
 bool SpanStore::later(std::uint32_t user, std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  if (quit_ || tasks_.size() >= kMostTasks || (of_.contains(user) && of_[user] >= kMostTasksOfUser)) return false;
-  ++of_[user];
+  if (quit_ || tasks_.size() >= kMostTasks) return false;
+  std::size_t& of_user = tasks_of_[user];
+  if (of_user >= kMostTasksOfUser) return false;
+  ++of_user;
   tasks_.push_back({user, std::move(task)});
   changed_.notify_all();
   return true;
@@ -183,7 +185,7 @@ void SpanStore::run() {
       next = std::chrono::steady_clock::now() + kForgetEvery;
     }
     lock.lock();
-    if (woken && --of_[task.user] == 0) of_.erase(task.user);
+    if (woken && --tasks_of_[task.user] == 0) tasks_of_.erase(task.user);
   }
 }
 

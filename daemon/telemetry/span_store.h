@@ -104,10 +104,10 @@ class SpanStore {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;                   // guarded by mutex_
-  std::map<std::uint32_t, std::size_t> of_;  // the same: tasks of users that wait or run
-  bool quit_ = false;                        // the same
-  std::thread worker_;                       // runs tasks and forgets names
+  std::deque<Task> tasks_;                         // guarded by mutex_
+  std::map<std::uint32_t, std::size_t> tasks_of_;  // the same: of users, those that wait or run
+  bool quit_ = false;                              // the same
+  std::thread worker_;                             // runs tasks and forgets names
 };
 
 // How a span with its names is written.

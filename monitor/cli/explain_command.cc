@@ -22,11 +22,10 @@
 namespace tensorlane::cli {
 namespace {
 
-constexpr std::size_t kMostSilent = 5;  // hosts without a report that the text explains
-
 using nlohmann::json;
 
-constexpr std::size_t kShownRanks = 5;
+// What the text shows: ranks, and hosts without a report.
+constexpr std::size_t kShownRanks = 5, kMostSilent = 5;
 
 struct Arguments {
   std::string job, socket, save;

@@ -83,22 +83,17 @@ Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fa
   TL_RETURN_IF_ERROR(read_pairs(args, options));
   TL_RETURN_IF_ERROR(read_classes(args, options));
   options.listens = !args.agents.empty();
-  for (const std::string& host : args.hosts) {
-    if (std::ranges::count(fabric.hosts, host, &fabric::Host::name) == 0)
-      return Status(Code::kInvalidArgument, fmt::format("the fabric file has no host '{}'", host), "--hosts",
-                    fmt::format("name hosts of {}", args.fabric));
-  }
-  std::vector<std::string> named = args.agents;
+  std::vector<std::string> named = args.agents.empty() ? args.hosts : args.agents;
   if (named.empty())
-    for (const fabric::Host& host : fabric.hosts)
-      if (args.hosts.empty() || std::ranges::count(args.hosts, host.name) > 0) named.push_back(host.name);
+    for (const fabric::Host& host : fabric.hosts) named.push_back(host.name);
   for (const std::string& agent : named) {
     VerifyHost host{host_of(agent), {}};
     if (!args.fabric.empty()) {
       TL_ASSIGN_OR_RETURN(host, described_host(fabric, agent));
     }
     if (std::ranges::any_of(options.hosts, [&](const VerifyHost& other) { return other.name == host.name; }))
-      return Status(Code::kInvalidArgument, fmt::format("host '{}' is named twice", host.name), "--agent");
+      return Status(Code::kInvalidArgument, fmt::format("host '{}' is named twice", host.name),
+                    args.agents.empty() ? "--hosts" : "--agent", "name each once");
     options.hosts.push_back(std::move(host));
   }
   if (options.hosts.size() < 2)

@@ -200,6 +200,8 @@ void add_notes(const Observations& seen, Report& report) {
       for (const auto& [name, value] : host.environment)
         report.notes.push_back(fmt::format("{} has {}={} in its environment", host.name, name, value));
   }
+  if (seen.asked_for_load && report.overtaking.empty())
+    report.notes.push_back("no two classes met at a port: --load needs --agent, and three hosts with two classes");
   if (!seen.asked_for_load) report.notes.push_back("whether classes overtake each other was not tested: --load does");
   const bool pcp = std::ranges::any_of(report.classes, [](const auto& c) { return c.pcp != Outcome::kUntested; });
   if (!pcp) report.notes.push_back("802.1p priorities were not tested: no NIC showed a tag");

@@ -44,6 +44,15 @@ def check_restrictions(pid):
     expect(status["Uid"].split() == [str(UID)] * 4, f"the daemon's users are {status['Uid']}")
 
 
+def check_niceness(pid):
+    """Who asks for spans takes no time of those who make them."""
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text() == "spans\n":
+            nice = int((task / "stat").read_text().rpartition(")")[2].split()[16])
+            return expect(nice == 10, f"the niceness of the thread that answers for spans is {nice}")
+    expect(False, "there is no thread that answers for spans")
+
+
 def main():
     if os.geteuid() != 0 or os.uname().machine != "x86_64" or shutil.which("systemd-analyze") is None:
         skip("needs root on x86-64, and systemd-analyze")
@@ -57,6 +66,7 @@ def main():
         with RestrictedDaemons(unit, 2, settings=settings) as daemons:
             for name in daemons.names:
                 check_restrictions(daemons.pid(name))
+                check_niceness(daemons.pid(name))
             results = outputs(daemons.job("restricted", [MESSAGE, "loop", "65536", "1", "0"]), 60)
             expect(all(status == 0 for _, status in results), f"the job failed: {results}")
             lane = daemons.status("h0")["lane"]

@@ -1,4 +1,4 @@
-"""Scripts in processes that have PyTorch already: importing it takes longer than most of them run.
+"""Scripts in processes that have PyTorch already: importing it takes longer than most of them run. Launchers import little, and each function what it needs.
 
     warm.py --serve SOCKET             imports PyTorch, then copies itself for every launcher, until its standard input ends
     warm.py SOCKET SCRIPT ARGUMENTS    a launcher: runs the script in a copy, with its own files, folder and environment; ends as the copy ends
@@ -28,7 +28,10 @@ def launch(path, command):
     connection.connect(path)
     connection.sendmsg([struct.pack("<I", len(request))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", range(_FILES)))])
     connection.sendall(request)
-    return _OUTCOME.unpack(connection.recv(_OUTCOME.size, socket.MSG_WAITALL))[0]
+    answer = connection.recv(_OUTCOME.size, socket.MSG_WAITALL)
+    if len(answer) < _OUTCOME.size:
+        sys.exit(f"the process that has PyTorch is gone: {path}: see its messages")
+    return _OUTCOME.unpack(answer)[0]
 
 
 def _read_request(connection):
@@ -47,45 +50,54 @@ def serve(path):
     listener.bind(path)
     listener.listen(64)
     server, waiting = os.getpid(), selectors.DefaultSelector()
-    waiting.register(sys.stdin, selectors.EVENT_READ, None)
-    waiting.register(listener, selectors.EVENT_READ, None)
+    waiting.register(sys.stdin, selectors.EVENT_READ)
+    waiting.register(listener, selectors.EVENT_READ)
     print("ready", flush=True)
     while True:
         for key, _ in waiting.select():
             if key.fileobj is sys.stdin:
                 os._exit(0)
-            if key.fileobj is listener:
-                connection, _ = listener.accept()
-                request, files = _read_request(connection)
-                child = os.fork()
-                if child == 0:
-                    listener.close()
-                    connection.close()
-                    for other in list(waiting.get_map().values()):
-                        if isinstance(other.fileobj, socket.socket):
-                            other.fileobj.close()
-                        elif isinstance(other.fileobj, int):
-                            os.close(other.fileobj)
-                    waiting.close()
-                    return _become(server, request, files)
-                for file in files:
-                    os.close(file)
-                running = (child, os.pidfd_open(child), connection)
-                waiting.register(connection, selectors.EVENT_READ, running)
-                waiting.register(running[1], selectors.EVENT_READ, running)
+            if key.fileobj is not listener:
+                _follow(waiting, key)
                 continue
-            child, ended, connection = key.data
-            if key.fileobj is connection:  # the launcher is gone
-                os.kill(child, signal.SIGKILL)
-                waiting.unregister(connection)
-                continue
-            outcome = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if connection in waiting.get_map():
-                waiting.unregister(connection)
-                connection.sendall(_OUTCOME.pack(outcome))
-            waiting.unregister(ended)
-            os.close(ended)
-            connection.close()
+            connection, _ = listener.accept()
+            request, files = _read_request(connection)
+            child = os.fork()
+            if child == 0:
+                connection.close()
+                _close_all(waiting)
+                return _become(server, request, files)
+            for file in files:
+                os.close(file)
+            running = (child, os.pidfd_open(child), connection)
+            waiting.register(connection, selectors.EVENT_READ, running)
+            waiting.register(running[1], selectors.EVENT_READ, running)
+
+
+def _close_all(waiting):
+    """What the server waits for is none of a copy's. Standard input becomes the launcher's."""
+    for key in list(waiting.get_map().values()):
+        if isinstance(key.fileobj, int):
+            os.close(key.fileobj)
+        elif key.fileobj is not sys.stdin:
+            key.fileobj.close()
+    waiting.close()
+
+
+def _follow(waiting, key):
+    """A launcher is gone, and so must be its copy; or a copy has ended, which its launcher is told."""
+    child, ended, connection = key.data
+    if key.fileobj is connection:
+        os.kill(child, signal.SIGKILL)
+        waiting.unregister(connection)
+        return
+    outcome = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if connection in waiting.get_map():
+        waiting.unregister(connection)
+        connection.sendall(_OUTCOME.pack(outcome))
+    waiting.unregister(ended)
+    os.close(ended)
+    connection.close()
 
 
 def _become(server, request, files):
@@ -127,8 +139,9 @@ def _run(script):
 if __name__ == "__main__":
     if sys.argv[1] != "--serve":
         outcome = launch(sys.argv[1], sys.argv[2:])
-        if outcome < 0:
-            signal.signal(-outcome, signal.SIG_DFL) if -outcome not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if outcome < 0:  # by a signal: Python handles two of them itself
+            if -outcome in (signal.SIGINT, signal.SIGPIPE):
+                signal.signal(-outcome, signal.SIG_DFL)
             os.kill(os.getpid(), -outcome)
         os._exit(outcome)
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # copies do that, if their environment wants it

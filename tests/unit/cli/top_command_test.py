@@ -104,6 +104,13 @@ def daemons_that_lie(socket):
     print("good: liars")
 
 
+def output_that_is_full(socket):
+    with FakeDaemon(socket, status_of, lambda question: json.dumps({"host": "gpu0000", "answers": []})), open("/dev/full", "w") as full:
+        done = subprocess.run([TENSORLANE, "top", "--socket", socket, "--json", "--interval", "0.2"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == 1 and "No space left on device" in done.stderr, done
+    print("good: a full device")
+
+
 def daemons_that_hang(socket):
     with FakeDaemon(socket, lambda: None, lambda question: None):
         done, seconds = top(socket, "--once")
@@ -135,6 +142,7 @@ def main():
         assert done.returncode == 1 and "no daemon answers" in done.stderr, done
         a_thousand_hosts(socket)
         daemons_that_lie(socket)
+        output_that_is_full(socket)
         daemons_that_hang(socket)
         daemons_of_another_release(socket)
 

@@ -78,6 +78,18 @@ TEST(Figures, HostsThatSayNothingOrNonsenseAreNamed) {
   EXPECT_THAT(none.figures().status().to_string(), HasSubstr("that can be used"));
 }
 
+TEST(Figures, AHostThatIsSilentWhereNothingGoesOnIsNamed) {
+  Watch watch;
+  Reports later = reports_of(4, 11);
+  for (auto& [host, report] : later) report["iterations"] = reports_of(4, 10)[host]["iterations"];
+  watch.add(0, reports_of(4, 10));
+  watch.add(1, std::move(later));
+  watch.add_silent("gpu09", "its daemon is stopped");
+  const std::string error = watch.figures().status().to_string();
+  EXPECT_THAT(error, HasSubstr("and host gpu09 says nothing"));
+  EXPECT_THAT(error, HasSubstr("its daemon is stopped"));
+}
+
 TEST(Tags, OfFlowsAreComparedWithTheirClasses) {
   json flows = json::array();
   for (int f = 0; f < 100; ++f)

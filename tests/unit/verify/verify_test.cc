@@ -260,6 +260,7 @@ TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
   EXPECT_EQ(nothing.report().exit_status, 0);
   nothing.seen.asked_for_load = true;
   EXPECT_EQ(nothing.report().exit_status, 1);
+  EXPECT_THAT(nothing.report().notes, ::testing::Contains(HasSubstr("--load needs --agent")));
 }
 
 }  // namespace
