@@ -103,6 +103,11 @@ struct DaemonConfig {
   std::uint8_t data_classes() const {
     return priorities ? static_cast<std::uint8_t>(fabric.classes.data.size()) : std::uint8_t{1};
   }
+  fabric::ClassTable classes_in_use() const {
+    fabric::ClassTable classes = fabric.classes;
+    classes.data.resize(data_classes());
+    return classes;
+  }
 };
 
 // Reads daemon.yaml and the fabric file that it names. Errors: kInvalidArgument with FILE:LINE and what was expected,

@@ -220,7 +220,7 @@ void Questions::finish(std::uint64_t number) {
 }
 
 Status Questions::silence_of(const Asked& asked, const std::string& host) {
-  const std::string time = fmt::format("{} s", to_seconds(asked.patience));
+  const std::string time = fmt::format("{:.3g} s", to_seconds(asked.patience));
   if (host == host_) {
     return {Code::kTimedOut, fmt::format("the daemon of this host has not found the answer in {}", time), host,
             "allow more time (timeout_s), or see its log"};

@@ -390,8 +390,15 @@ class Page final {
                                 "One way, of 64 bytes, as measured for the choice of a transport", MetricType::Gauge);
     MetricFamily bandwidth =
         make("path_bandwidth_bits_per_second", "As measured for the choice of a transport", MetricType::Gauge);
+    MetricFamily left_out = make("left_out_paths", "Transports to peers without a path_chosen", MetricType::Gauge);
+    std::size_t shown = 0, hidden = 0;
     for (const ports::PathBoard::Entry& path : metrics_.paths.all()) {
       for (const ports::PathCandidate& c : path.report.candidates) {
+        if (shown == kMostPaths) {
+          ++hidden;
+          continue;
+        }
+        ++shown;
         const std::vector<ClientMetric::Label> labels{
             {"peer", path.peer}, {"rail", std::to_string(path.rail.value)}, {"transport", c.transport}};
         add_value(chosen, labels, c.chosen ? 1 : 0);
@@ -400,7 +407,8 @@ class Page final {
         add_value(bandwidth, labels, static_cast<double>(c.bandwidth.value));
       }
     }
-    for (MetricFamily* family : {&chosen, &latency, &bandwidth}) families.push_back(std::move(*family));
+    add_value(left_out, {}, static_cast<double>(hidden));
+    for (MetricFamily* family : {&chosen, &latency, &bandwidth, &left_out}) families.push_back(std::move(*family));
   }
 
   void add_device_counters(std::vector<MetricFamily>& families) const {

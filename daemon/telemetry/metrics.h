@@ -43,9 +43,9 @@ struct ExtraFamily {
 };
 
 // What jobs and users bring does not grow the page without end: names are cut to kLongestLabel bytes of printable
-// UTF-8, and where there are more than kMostSeries flows, or jobs, the others are left out (of flows) or counted
-// together (of jobs).
-inline constexpr std::size_t kLongestLabel = 128, kMostSeries = 512, kMostRanks = 512;
+// UTF-8, and where there are more than kMostSeries flows, or jobs, or kMostPaths transports to peers, the others are
+// left out (of flows and paths) or counted together (of jobs).
+inline constexpr std::size_t kLongestLabel = 128, kMostSeries = 512, kMostRanks = 512, kMostPaths = 256;
 // A name as it stands in a label.
 std::string label_text(const std::string& name);
 

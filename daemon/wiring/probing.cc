@@ -47,6 +47,21 @@ Time now() {
   return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
 }
 
+bool is_command(const json& command, const char* name) {
+  return command.is_object() && command.value("do", json()) == json(name);
+}
+
+// What the daemon's flows carry, for comparison with the file that `tensorlane verify` was given.
+std::string classes_line(const fabric::ClassTable& table) {
+  json classes = json::array();
+  const auto add = [&](const fabric::TrafficClass& cls) {
+    classes.push_back({{"name", cls.name}, {"dscp", cls.dscp}, {"pcp", cls.pcp}, {"lossless", cls.lossless}});
+  };
+  add(table.control);
+  for (const fabric::TrafficClass& cls : table.data) add(cls);
+  return json{{"kind", "daemon"}, {"classes", std::move(classes)}}.dump() + "\n";
+}
+
 }  // namespace
 
 struct Probing::Task {
@@ -236,12 +251,13 @@ void Probing::serve(Task& task) {
     return task.done(std::string());
   }
   if (Status opened = open_session(task); !opened.ok()) return task.done(std::move(opened));
+  std::string own;
   for (const std::string& text : task.commands) {
-    // The daemon's own listeners answer the same token as the child's.
     const json command = json::parse(text, nullptr, false);
+    if (is_command(command, "describe")) own = classes_line(parts_.classes);
+    // The daemon's own listeners answer the same token as the child's.
     probe::Token token{};
-    const bool listens = command.is_object() && command.value("do", json()) == json("listen") &&
-                         command.contains("token") && command["token"].is_string();
+    const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();
     if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
     parts_.tokens->allow(token, now() + kTokenLife, kTokenAnswers);
     if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
@@ -251,8 +267,11 @@ void Probing::serve(Task& task) {
     return stops_;
   };
   Result<std::string> lines = child_->ask(task.commands, task.patience_ms, stops);
-  if (!lines.ok()) child_ = nullptr;
-  task.done(std::move(lines));
+  if (!lines.ok()) {
+    child_ = nullptr;
+    return task.done(std::move(lines));
+  }
+  task.done(own + lines.value());
 }
 
 }  // namespace tensorlane::wiring

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "common/base/status.h"
+#include "common/fabric/fabric.h"
 #include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/question.h"
 
@@ -24,6 +25,7 @@ class Probing {
     std::string program;             // tensorlane-probe; empty: beside this process's own program, else in PATH
     std::function<bool()> has_jobs;  // any thread
     ports::ProbeTokens* tokens;      // outlives this
+    fabric::ClassTable classes;      // in force here
   };
   explicit Probing(Parts parts);
   ~Probing();
@@ -31,7 +33,9 @@ class Probing {
   Probing& operator=(const Probing&) = delete;
 
   // A question has {"session": text, "commands": [...], "patience_ms": n, "beside_jobs": bool}; commands are those of
-  // common/probe/README.md, and the answer is the lines that come of them. One session at a time; it ends with
+  // common/probe/README.md, and the answer is the lines that come of them; before those of `describe`, one of kind
+  // "daemon" with the classes in force (`name`, `dscp`, `pcp`, `lossless`, most urgent first). One session at a time;
+  // it ends with
   // {"end": true}, or when it has asked nothing for a minute. Errors: kPermissionDenied (not root or the daemon's
   // user), kUnavailable (another session, a running job, a program that cannot be started or has ended), kTimedOut.
   void answer(const ports::Question& question, ports::Answered done);

@@ -1,6 +1,5 @@
 // `tensorlane verify`: whether the network honours the classes, on every path.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 #include "common/fabric/fabric.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
+#include "monitor/cli/output_file.h"
 #include "monitor/cli/verify_agents.h"
 #include "monitor/cli/verify_daemons.h"
 #include "monitor/cli/verify_run.h"
@@ -47,7 +47,8 @@ Status read_classes(const Arguments& args, VerifyOptions& options) {
   for (const std::string& name : args.classes)
     if (std::ranges::none_of(options.classes, [&](const auto& cls) { return cls.name == name; }))
       return Status(Code::kInvalidArgument, fmt::format("there is no class '{}'", name), "--classes");
-  if (!args.classes.empty())
+  options.all_classes = args.classes.empty();
+  if (!options.all_classes)
     std::erase_if(options.classes, [&](const auto& cls) { return std::ranges::count(args.classes, cls.name) == 0; });
   return {};
 }
@@ -123,18 +124,14 @@ Result<int> run(const Arguments& args) {
   if (!args.fabric.empty()) {
     TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   }
+  TL_RETURN_IF_ERROR(can_write_output(args.junit));
   TL_ASSIGN_OR_RETURN(const VerifyOptions options, options_of(args, fabric));
   TL_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeHands> hands, hands_of(args, options));
   const verify::Topology topology(fabric);
   TL_ASSIGN_OR_RETURN(const verify::Observations seen, run_verify(options, *hands, topology));
   const verify::Report report = verify::analyse(seen, topology);
   fmt::print("{}", args.json ? verify::to_json(report) : verify::to_text(report, args.all));
-  if (!args.junit.empty()) {
-    std::ofstream file(args.junit);
-    file << verify::to_junit(report);
-    file.close();
-    if (!file) return Status(Code::kInternal, "cannot write the file", args.junit);
-  }
+  TL_RETURN_IF_ERROR(write_output(args.junit, verify::to_junit(report)));
   return report.exit_status;
 }
 

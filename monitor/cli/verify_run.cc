@@ -37,6 +37,8 @@ class Verifier {
       : state_{options, hands, topology, random_token(), {}, {}}, began_(Steady::now()) {
     state_.seen.classes = options.classes;
     state_.seen.asked_for_load = options.load;
+    state_.seen.asked_daemons = !options.listens;
+    state_.seen.all_classes = options.all_classes;
     for (const VerifyHost& host : options.hosts) {
       HostFacts facts;
       facts.name = host.name;
@@ -94,10 +96,24 @@ class Verifier {
     for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", 900}});
     std::set<std::size_t> told;
     ask(commands, options().patience, [&](std::size_t i, const json& line) {
+      if (line["kind"] == "daemon") note_daemon(i, line);
       if (line["kind"] == "host" && told.insert(i).second) note_host(i, line);
     });
     for (std::size_t i = 0; i < options().hosts.size(); ++i)
       if (host(i).error.empty() && !told.contains(i)) host(i).error = "it does not say what it is";
+  }
+
+  void note_daemon(std::size_t i, const json& line) {
+    const auto list = line.find("classes");
+    if (list == line.end() || !list->is_array()) return;
+    std::vector<verify::ProbedClass>& classes = host(i).in_force.emplace();
+    for (const json& item : *list) {
+      if (!item.is_object()) continue;
+      const auto dscp = probe_number(item, "dscp", 0, 63), pcp = probe_number(item, "pcp", 0, 7);
+      if (!dscp || !pcp) continue;
+      const bool lossless = item.value("lossless", json(false)) == json(true);
+      classes.push_back({probe_text(item, "name"), *dscp, *pcp, lossless, static_cast<std::uint16_t>(classes.size())});
+    }
   }
 
   void note_host(std::size_t i, const json& line) {

@@ -34,7 +34,8 @@ struct VerifyOptions {
   Duration patience = seconds(20);  // with a host's first answer
   Duration budget = seconds(50);    // without load
   bool load = false;
-  bool listens = true;  // the programs must listen themselves; else daemons answer where they cannot
+  bool all_classes = true;  // `classes` are all of the fabric file
+  bool listens = true;      // the programs must listen themselves; else daemons answer where they cannot
 };
 
 // Where probes of a host leave from, and arrive.

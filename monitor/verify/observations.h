@@ -26,7 +26,9 @@ struct HostFacts {
     std::string where;
     int dscp = 0;
   };
-  std::vector<Override> overrides;                 // device-wide traffic classes
+  std::vector<Override> overrides;  // device-wide traffic classes
+  // What its daemon marks flows with, most urgent first; unset: no daemon was asked, or it has not said.
+  std::optional<std::vector<ProbedClass>> in_force;
   std::map<std::string, std::string> environment;  // by which other libraries mark their traffic
 };
 
@@ -83,6 +85,8 @@ struct Observations {
   std::vector<FlowFact> flows;
   std::vector<LoadFact> loads;
   bool asked_for_load = false;
+  bool asked_daemons = false;  // who must say which classes are in force
+  bool all_classes = true;     // of the fabric file, not only those that were asked for
   // Pairs of hosts between which the same flow has taken different ways: what hops said of them was left out.
   std::vector<std::string> changing_ways;
   double seconds = 0;             // that it took

@@ -162,12 +162,43 @@ std::vector<LosslessVerdict> judge_lossless(const Observations& seen) {
   return verdicts;
 }
 
+// What the daemon marks its flows with and the fabric file does not, or the other way round.
+void compare_classes(const Observations& seen, const std::vector<ProbedClass>& in_force, std::set<std::string>& wrong) {
+  const auto named = [](const std::vector<ProbedClass>& classes, const std::string& name) {
+    return std::ranges::find(classes, name, &ProbedClass::name);
+  };
+  for (const ProbedClass& cls : seen.classes) {
+    const auto own = named(in_force, cls.name);
+    if (own == in_force.end()) {
+      wrong.insert(fmt::format("its daemon knows no class {}", cls.name));
+      continue;
+    }
+    const auto differs = [&](const char* what, auto here, auto file) {
+      if (here != file)
+        wrong.insert(fmt::format("its daemon gives class {} {} {}, the file {}", cls.name, what, here, file));
+    };
+    differs("DSCP", own->dscp, cls.dscp);
+    differs("PCP", own->pcp, cls.pcp);
+    if (own->port_offset != cls.port_offset)
+      wrong.insert(fmt::format("its daemon serves class {} as number {}, the file as number {}", cls.name,
+                               own->port_offset, cls.port_offset));
+    const auto loses = [](const ProbedClass& asked) { return asked.lossless ? "lossless" : "lossy"; };
+    if (own->lossless != cls.lossless)
+      wrong.insert(fmt::format("its daemon takes class {} to be {}, the file {}", cls.name, loses(*own), loses(cls)));
+  }
+  for (const ProbedClass& own : in_force)
+    if (seen.all_classes && named(seen.classes, own.name) == seen.classes.end())
+      wrong.insert(fmt::format("its daemon has a class {} (DSCP {}) that the file does not have", own.name, own.dscp));
+}
+
 HostVerdict judge_host(const Observations& seen, std::size_t index) {
   const HostFacts& host = seen.hosts[index];
   HostVerdict verdict{host.name, Outcome::kUntested, host.error};
   if (!host.error.empty()) return verdict;
   std::set<std::string> wrong;
   bool looked = false;
+  if (host.in_force) compare_classes(seen, *host.in_force, wrong);
+  if (!wrong.empty()) wrong.insert("the file is not the one it has read: give verify that one, or restart the daemon");
   for (const FlowFact& flow : seen.flows) {
     if (flow.from != index || !flow.own_dscp) continue;
     looked = true;
@@ -183,8 +214,9 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   }
   for (const HostFacts::Override& override : host.overrides)
     wrong.insert(fmt::format("{} gives all traffic of the device DSCP {}", override.where, override.dscp));
-  if (looked || !wrong.empty()) verdict.outcome = wrong.empty() ? Outcome::kPassed : Outcome::kFailed;
-  verdict.text = joined(wrong);
+  const bool told = host.in_force || !seen.asked_daemons;
+  if ((looked && told) || !wrong.empty()) verdict.outcome = wrong.empty() ? Outcome::kPassed : Outcome::kFailed;
+  verdict.text = told || !wrong.empty() ? joined(wrong) : "its daemon does not say which classes are in force";
   return verdict;
 }
 
@@ -200,6 +232,9 @@ void add_notes(const Observations& seen, Report& report) {
       for (const auto& [name, value] : host.environment)
         report.notes.push_back(fmt::format("{} has {}={} in its environment", host.name, name, value));
   }
+  if (report.classes.empty())
+    report.notes.push_back(
+        "nothing was probed: no two of the hosts that answered have an address of a family that was asked for");
   if (seen.asked_for_load && report.overtaking.empty())
     report.notes.push_back("no two classes met at a port: --load needs --agent, and three hosts with two classes");
   if (!seen.asked_for_load) report.notes.push_back("whether classes overtake each other was not tested: --load does");

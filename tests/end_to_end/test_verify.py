@@ -1,5 +1,5 @@
 """`tensorlane verify` by daemons on loopback: they answer each other's probes on their data ports, in every class; whoever has no token learns nothing, a job keeps
-probes away, and a host that is silent is named while the others are tested."""
+probes away, a host that is silent is named while the others are tested, and a fabric file other than the daemons' does not pass."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from daemons import BIN, BUILD, Daemons, expect, outputs
 MESSAGE = f"{BUILD}/tests/message"
 
 
-def verify(daemons, *options, status=0):
-    command = [os.path.join(BIN, "tensorlane"), "verify", "--fabric", os.path.join(daemons.folder, "fabric.yaml"), "--socket", daemons.socket("h0"), "--json", *options]
+def verify(daemons, *options, status=0, fabric="fabric.yaml"):
+    command = [os.path.join(BIN, "tensorlane"), "verify", "--fabric", os.path.join(daemons.folder, fabric), "--socket", daemons.socket("h0"), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     expect(status is None or done.returncode == status, f"exit status {done.returncode}: {done.stderr} {done.stdout}")
     return json.loads(done.stdout) if done.stdout else done.stderr
@@ -33,6 +33,18 @@ def check_all(daemons):
     expect(all(host["outcome"] == "passed" for host in report["hosts"]), report["hosts"])
     expect(report["seconds"] < 20, report["seconds"])
     expect(answered(daemons, "h1") == before + 2 * 3 * 8, "h1's listeners have not answered each probe of h0 and h2")
+
+
+def check_other_file(daemons):
+    """Classes of the file that are not those in force, although probes with its marks arrive as they were sent."""
+    with open(os.path.join(daemons.folder, "fabric.yaml")) as file:
+        text = file.read()
+    with open(os.path.join(daemons.folder, "other.yaml"), "w") as file:
+        file.write(text.replace("classes: greenfield", "classes: brownfield"))
+    report = verify(daemons, fabric="other.yaml", status=1)
+    expect(all(v["dscp"] == "passed" for v in report["marks"]), report["marks"])
+    for host in report["hosts"]:
+        expect(host["outcome"] == "failed" and "its daemon gives class bulk DSCP 27, the file 26" in host["text"], host)
 
 
 def check_stranger(daemons):
@@ -74,6 +86,7 @@ def check_silent(daemons):
 def main():
     with Daemons(3) as daemons:
         check_all(daemons)
+        check_other_file(daemons)
         check_stranger(daemons)
         check_job(daemons)
         check_silent(daemons)

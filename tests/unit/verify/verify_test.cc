@@ -229,6 +229,43 @@ TEST(Report, FindsADeviceWideTrafficClass) {
   EXPECT_THAT(report.hosts[0].text, HasSubstr("mlx5_0"));
 }
 
+TEST(Report, ComparesTheFileWithWhatDaemonsHaveInForce) {
+  OneSwitch net;
+  add_all(net);
+  const std::vector<ProbedClass> file = net.seen.classes;
+  net.seen.asked_daemons = true;
+  for (HostFacts& host : net.seen.hosts) host.in_force = file;
+  EXPECT_EQ(net.report().exit_status, 0);
+
+  net.seen.hosts[1].in_force.reset();
+  EXPECT_EQ(net.report().exit_status, 1);
+  EXPECT_EQ(net.report().hosts[1].outcome, Outcome::kUntested);
+  EXPECT_THAT(net.report().hosts[1].text, HasSubstr("does not say which classes are in force"));
+
+  const auto judged = [&](const std::vector<ProbedClass>& classes) {
+    net.seen.hosts[1].in_force = classes;
+    const Report report = net.report();
+    EXPECT_EQ(report.exit_status, 1);
+    EXPECT_EQ(report.hosts[0].outcome, Outcome::kPassed);
+    EXPECT_EQ(report.hosts[1].outcome, Outcome::kFailed);
+    return report.hosts[1].text;
+  };
+  std::vector<ProbedClass> other = file;
+  other[0].dscp = 10, other[1].pcp = 7;
+  EXPECT_THAT(judged(other), HasSubstr("its daemon gives class urgent DSCP 10, the file 43"));
+  EXPECT_THAT(judged(other), HasSubstr("its daemon gives class bulk PCP 7, the file"));
+  EXPECT_THAT(judged(other), HasSubstr("restart the daemon"));
+  other = file, other[0].lossless = !other[0].lossless;
+  EXPECT_THAT(judged(other), HasSubstr("its daemon takes class urgent to be"));
+  other = file, other[0].port_offset = 5;
+  EXPECT_THAT(judged(other), HasSubstr("its daemon serves class urgent as number 5"));
+  EXPECT_THAT(judged({file[0]}), HasSubstr("its daemon knows no class bulk"));
+  other = file, other.push_back({"scavenger", 8, 0});
+  EXPECT_THAT(judged(other), HasSubstr("its daemon has a class scavenger (DSCP 8) that the file does not have"));
+  net.seen.all_classes = false;
+  EXPECT_EQ(net.report().exit_status, 0);
+}
+
 TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   OneSwitch net;
   add_all(net);
