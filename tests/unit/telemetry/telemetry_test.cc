@@ -360,6 +360,34 @@ TEST(Exporter, LabelsAndSeriesAreBounded) {
   EXPECT_THAT(page, HasSubstr("tensorlane_user_sessions{user=\"1000\"} 3"));
 }
 
+// A page of a host with 1,024 peers, two rails, three ways to each peer, and eight ranks.
+TEST(Exporter, AThousandHostsFitIntoAPage) {
+  ports::LaneMetrics metrics;
+  const auto job = std::make_shared<ports::JobMetrics>();
+  job->name = "train-the-large-model";
+  job->ranks = std::vector<ports::JobMetrics::PerRank>(8);
+  metrics.job_list.add(job);
+  for (std::uint16_t i = 0; i < 1024; ++i) {
+    const std::string peer = fmt::format("gpu{:04}.cluster.example", i);
+    for (std::uint8_t rail = 0; rail < 2; ++rail) {
+      for (const ClassId cls : {ClassId(0), ClassId(1), kControlClass})
+        metrics.flows.up(RailIndex(rail), {JobId(9), HostIndex(i), cls},
+                         {job->name, peer, cls, RailIndex(rail), 43, 5, "tcp", "", 1000});
+      ports::PathReport path{Time(5), {}};
+      for (const char* transport : {"rdma", "local", "tcp"})
+        path.candidates.push_back({transport, false, microseconds(5), BitsPerSecond(100'000'000'000), ""});
+      metrics.paths.set(peer, RailIndex(rail), path);
+    }
+  }
+  auto exporter = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(exporter.ok());
+  const std::string page = get((*exporter)->address());
+  EXPECT_LT(page.size(), 300'000U);
+  EXPECT_GT(page.size(), 50'000U);
+  EXPECT_THAT(page, HasSubstr(fmt::format("tensorlane_left_out_flows {}", 1024 * 2 * 3 - kMostSeries)));
+  EXPECT_THAT(page, HasSubstr(fmt::format("tensorlane_left_out_paths {}", 1024 * 2 * 3 - kMostPaths)));
+}
+
 TEST(Exporter, PortInUseIsAClearError) {
   ports::LaneMetrics metrics;
   auto first = Exporter::create(two_classes(), metrics, {});
