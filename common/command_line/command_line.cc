@@ -5,6 +5,8 @@
 #include <cstring>
 #include <system_error>
 
+#include <fmt/format.h>
+
 #include "common/base/error_line.h"
 #include "common/base/suggestion.h"
 #include "common/base/text.h"
@@ -66,6 +68,18 @@ Result<int> written(const Command& command, const std::function<Result<int>()>& 
 }
 
 }  // namespace
+
+CLI::Validator between(double low, double high) {
+  const std::string bounds = fmt::format("{} to {}", low, high);
+  return CLI::Validator(
+      [low, high, bounds](const std::string& text) {
+        double number = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, number);
+        return is_number && number >= low && number <= high ? std::string()
+                                                            : fmt::format("'{}' is not within {}", text, bounds);
+      },
+      bounds);
+}
 
 int run(const Command& command, int argc, char** argv) {
   CLI::App app(command.about, command.name);

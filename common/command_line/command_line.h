@@ -28,6 +28,9 @@ struct Command {
   int (*exit_status)(Code);  // of a subcommand that has failed; usage is kInvalidArgument
 };
 
+// A number within these bounds. Unlike CLI::Range it refuses what is no number, as "nan".
+CLI::Validator between(double low, double high);
+
 // The whole of main(): the answer is the exit status.
 int run(const Command& command, int argc, char** argv);
 

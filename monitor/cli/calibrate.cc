@@ -7,11 +7,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <span>
 
 #include "monitor/cli/bench_statistics.h"
 #include "monitor/cli/daemon_call.h"
+#include "monitor/cli/output_file.h"
 #include "tensorlane/tensorlane.hpp"
 
 namespace tensorlane::cli {
@@ -155,12 +155,8 @@ Result<int> calibrate(Session& session, const CalibrateOptions& options) {
   session.finalize();
   if (!leads) return 0;
   print(classes, job);
-  if (options.json_file.empty()) return 0;
-  std::ofstream file(options.json_file);
-  file << calibration_report(job.hosts, job.transport, classes).dump(2) << '\n' << std::flush;
-  if (!file)
-    return Status(Code::kInvalidArgument, "cannot write the report", options.json_file,
-                  "give --json a file that can be written");
+  TL_RETURN_IF_ERROR(
+      write_output(options.json_file, calibration_report(job.hosts, job.transport, classes).dump(2) + "\n"));
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/cli/json_file.h"
+#include "monitor/cli/output_file.h"
 #include "monitor/explain/explain.h"
 
 namespace tensorlane::cli {
@@ -135,17 +135,17 @@ void print(const explain::Explanation& all, const std::map<std::string, Status>&
 }
 
 Result<int> show(const Arguments& args) {
-  if (args.job.empty() == args.load.empty()) {
+  if (args.job.empty() && args.load.empty())
     return Status(Code::kInvalidArgument, "no job is named", "tensorlane explain",
                   "name one that `tensorlane status` shows, or a file with --load");
-  }
+  if (!args.job.empty() && !args.load.empty())
+    return Status(Code::kInvalidArgument, "both a job and a file are named", "tensorlane explain",
+                  "leave out the job, or --load");
+  TL_RETURN_IF_ERROR(can_write_output(args.save));
   TL_ASSIGN_OR_RETURN(const Watched watched, args.load.empty() ? watch(args) : read(args.load.front()));
-  if (!args.save.empty()) {
-    std::ofstream file(args.save);
-    file << watched.reports.dump(1, ' ', false, json::error_handler_t::replace) << "\n";
-    file.close();
-    if (!file) return Status(Code::kUnavailable, "cannot write the reports", args.save, "choose another file");
-  }
+  if (!args.save.empty())
+    TL_RETURN_IF_ERROR(
+        write_output(args.save, watched.reports.dump(1, ' ', false, json::error_handler_t::replace) + "\n"));
   std::vector<explain::HostTimes> hosts;
   std::map<std::string, Status> silent = watched.silent;
   for (const json& pair : watched.reports) {
@@ -184,7 +184,7 @@ void add_explain_command(CLI::App& app, Invocation& chosen) {
                       "Name or id of a job that has ranks on this host: `tensorlane status` shows them");
   explain->add_option("--seconds", args->seconds, "How long it is watched")
       ->capture_default_str()
-      ->check(CLI::Range(0.5, 3600.0));
+      ->check(command_line::between(0.5, 3600));
   explain->add_option("--socket", args->socket,
                       "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
   explain->add_option("--save", args->save, "Keep what the hosts say in this file");

@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "monitor/cli/commands.h"
+#include "monitor/cli/output_file.h"
 #include "simulator/orders/activation_order.h"
 #include "simulator/orders/efficiency.h"
 #include "simulator/orders/graph_file.h"
@@ -82,15 +82,8 @@ void print(const Order& order, const nlohmann::json& report) {
 
 // To a file, or for "-" to standard output; nowhere if `path` is empty.
 Status write_json(const std::string& path, const nlohmann::json& value) {
-  if (path.empty()) return {};
-  if (path == "-") {
-    fmt::print("{}\n", value.dump(2));
-    return {};
-  }
-  std::ofstream file(path, std::ios::trunc);
-  file << value.dump(2) << "\n";
-  file.close();
-  if (!file) return Status(Code::kUnavailable, "the result cannot be written", path, "name a file that you may write");
+  if (path != "-") return write_output(path, value.dump(2) + "\n");
+  fmt::print("{}\n", value.dump(2));
   return {};
 }
 

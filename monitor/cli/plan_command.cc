@@ -16,6 +16,7 @@
 #include "common/fabric/fabric.h"
 #include "monitor/cli/calibrate.h"
 #include "monitor/cli/commands.h"
+#include "monitor/cli/output_file.h"
 #include "simulator/orders/graph_file.h"
 #include "simulator/planner/model.h"
 #include "simulator/planner/planner.h"
@@ -64,15 +65,6 @@ Result<std::string> contents(const std::string& path) {
   return text.str();
 }
 
-// Before the simulations, which may take minutes.
-Status check_output(const std::string& path) {
-  if (path.empty()) return {};
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
-  if (std::filesystem::is_directory(folder, error) && !std::filesystem::is_directory(path, error)) return {};
-  return {Code::kPermissionDenied, "the file cannot be written", path, "name a file in a folder that exists"};
-}
-
 // Ranges let through what is no number.
 Status check_numbers(const Arguments& a) {
   const std::array numbers{a.batch,
@@ -92,13 +84,6 @@ Status check_numbers(const Arguments& a) {
       std::ranges::all_of(a.thresholds, is_number))
     return {};
   return invalid("a value is no number", "tensorlane plan", "see `tensorlane plan --help`");
-}
-
-Status write(const std::string& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text << std::flush;
-  return out ? Status()
-             : Status(Code::kPermissionDenied, "the file cannot be written", path, "name a folder that exists");
 }
 
 // What the request's layers are, and for the report where they and their times come from.
@@ -273,8 +258,9 @@ Result<std::vector<simulator::Planned>> plans_of(const Arguments& a, PlanRequest
 
 Result<int> plan(Arguments a) {
   TL_RETURN_IF_ERROR(check_numbers(a));
-  TL_RETURN_IF_ERROR(check_output(a.json_file));
-  TL_RETURN_IF_ERROR(check_output(a.chart));
+  // Before the simulations, which may take minutes.
+  TL_RETURN_IF_ERROR(can_write_output(a.json_file));
+  TL_RETURN_IF_ERROR(can_write_output(a.chart));
   TL_RETURN_IF_ERROR(measured_network(a));
   TL_ASSIGN_OR_RETURN(const Layers layers, layers_of(a));
   TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a, layers.workload));
@@ -293,10 +279,10 @@ Result<int> plan(Arguments a) {
                   of.only.empty() ? " as recommended" : "",
                   of.jobs > 1 ? fmt::format(", {} jobs", of.jobs).c_str() : "");
   }
-  if (!a.json_file.empty()) TL_RETURN_IF_ERROR(write(a.json_file, to_json(plans, about).dump(2) + "\n"));
+  TL_RETURN_IF_ERROR(write_output(a.json_file, to_json(plans, about).dump(2) + "\n"));
   if (!a.chart.empty()) {
     const std::string title = fmt::format("{}: iteration time on {} hosts", a.model, request.topology.hosts);
-    TL_RETURN_IF_ERROR(write(a.chart, to_svg(plans, title)));
+    TL_RETURN_IF_ERROR(write_output(a.chart, to_svg(plans, title)));
   }
   return 0;
 }

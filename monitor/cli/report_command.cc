@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/cli/json_file.h"
+#include "monitor/cli/output_file.h"
 #include "monitor/report/page.h"
 
 namespace tensorlane::cli {
@@ -119,10 +119,13 @@ Result<report::Figures> load(const Arguments& args) {
 }
 
 Result<int> make(const Arguments& args) {
-  if (args.job.empty() == args.load.empty()) {
+  if (args.job.empty() && args.load.empty())
     return Status(Code::kInvalidArgument, "no job is named", "tensorlane report",
                   "name one that `tensorlane status` shows, or a file with --load");
-  }
+  if (!args.job.empty() && !args.load.empty())
+    return Status(Code::kInvalidArgument, "both a job and a file are named", "tensorlane report",
+                  "leave out the job, or --load");
+  TL_RETURN_IF_ERROR(can_write_output(args.output));
   std::optional<report::VerifyFigures> verify;
   if (!args.verify.empty()) {
     TL_ASSIGN_OR_RETURN(const json printed, read_json_file(args.verify, "name a file of `tensorlane verify --json`"));
@@ -131,10 +134,7 @@ Result<int> make(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(report::Figures figures, args.load.empty() ? watch(args) : load(args));
   figures.verify = std::move(verify);
   const std::string made = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
-  std::ofstream file(args.output);
-  file << report::page_html(figures, made);
-  file.close();
-  if (!file) return Status(Code::kUnavailable, "cannot write the report", args.output, "choose another file");
+  TL_RETURN_IF_ERROR(write_output(args.output, report::page_html(figures, made)));
   if (args.json_output)
     fmt::print("{}\n", to_json(figures).dump(2, ' ', false, json::error_handler_t::replace));
   else
@@ -155,7 +155,7 @@ void add_report_command(CLI::App& app, Invocation& chosen) {
   report->add_option("-o,--output", args->output, "The file that is written")->required();
   report->add_option("--seconds", args->seconds, "How long the job is watched")
       ->capture_default_str()
-      ->check(CLI::Range(2.0, 3600.0));
+      ->check(command_line::between(2, 3600));
   report->add_option("--load", args->load, "Report what a file of `tensorlane explain --save` says, instead of a job");
   report->add_option("--verify", args->verify, "Show what `tensorlane verify --json` has printed into this file, too");
   report->add_option("--socket", args->socket,

@@ -188,10 +188,12 @@ Result<int> run(const Arguments& args) {
   if (!started.ok()) return started.status();
   const Cluster& cluster = **started;
   if (!args.quiet) {
-    std::fprintf(stderr, "tensorlane: job '%s': %d ranks on %d hosts (%s), metrics of %s at http://%s/metrics\n",
+    std::fprintf(stderr,
+                 "tensorlane: job '%s': %d ranks on %d hosts (%s), metrics of %s at http://%s/metrics\n"
+                 "tensorlane: commands ask its daemons with TENSORLANE_SOCKET=%s\n",
                  cluster.job().c_str(), cluster.world_size(), options.hosts,
                  options.lab.empty() ? "loopback" : ("lab '" + options.lab + "'").c_str(), cluster.host_of(0).c_str(),
-                 cluster.metrics_address(cluster.host_of(0)).c_str());
+                 cluster.metrics_address(cluster.host_of(0)).c_str(), cluster.socket(cluster.host_of(0)).c_str());
   }
   TL_ASSIGN_OR_RETURN(const std::vector<std::size_t> ranks, start_ranks(args, cluster, processes));
   const int status = watch(cluster, processes, ranks, detection + seconds(10));

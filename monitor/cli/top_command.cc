@@ -99,10 +99,10 @@ void add_top_command(CLI::App& app, Invocation& chosen) {
                 "All hosts of the fabric file, where no job is looked at, instead of this one");
   top->add_option("--interval", args->questions.interval, "Seconds from one look to the next")
       ->capture_default_str()
-      ->check(CLI::Range(0.2, 60.0));
+      ->check(command_line::between(0.2, 60));
   top->add_option("--patience", args->patience, "Seconds that a host has for its answer")
       ->capture_default_str()
-      ->check(CLI::Range(0.1, 60.0));
+      ->check(command_line::between(0.1, 60));
   top->add_flag("--once", args->once, "Print the tables once, after two looks");
   top->add_flag("--json", args->json, "The same, everything, for machines");
   top->callback([args, &chosen] { chosen.run = [args] { return show(*args); }; });

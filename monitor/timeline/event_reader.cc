@@ -42,14 +42,20 @@ class Fields final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 2 && key_ == "eager") event_.eager = value;
     return true;
   }
-  bool number_integer(number_integer_t value) override { return number(value, value * 1000); }
+  bool number_integer(number_integer_t value) override {
+    if (is_time() && (value > kMostMicroseconds || value < -kMostMicroseconds)) return refuse("is no time");
+    return number(value, is_time() ? value * 1000 : 0);
+  }
   bool number_unsigned(number_unsigned_t value) override {
-    return number(static_cast<std::int64_t>(value), static_cast<std::int64_t>(value) * 1000);
+    if (is_time() && value > static_cast<number_unsigned_t>(kMostMicroseconds)) return refuse("is no time");
+    return number_integer(static_cast<std::int64_t>(value));
   }
   bool number_float(number_float_t value, const string_t& text) override {
-    return number(static_cast<std::int64_t>(value), nanoseconds_of(text, value));
+    if (!(std::abs(value) <= static_cast<double>(kMostMicroseconds))) return refuse("is too large a number");
+    return number(static_cast<std::int64_t>(value), is_time() ? nanoseconds_of(text, value) : 0);
   }
   bool string(string_t& value) override {
+    if (is_time() || (depth_ == 1 && (key_ == "pid" || key_ == "tid"))) return refuse("is text, not a number");
     if (std::string* field = text_field()) field->swap(value);
     if (depth_ == 1 && key_ == "ph" && value.size() == 1) event_.phase = value.front();
     return true;
@@ -82,6 +88,13 @@ class Fields final : public nlohmann::json_sax<nlohmann::json> {
   std::string why() const { return why_; }
 
  private:
+  static constexpr std::int64_t kMostMicroseconds = 9'000'000'000'000'000;  // as nanoseconds they fit
+
+  bool is_time() const { return depth_ == 1 && (key_ == "ts" || key_ == "dur"); }
+  bool refuse(const char* why) {
+    why_ = fmt::format("its '{}' {}", key_, why);
+    return false;
+  }
   std::string* text_field() {
     if (depth_ == 1) return key_ == "name" ? &event_.name : key_ == "cat" ? &event_.category : nullptr;
     if (depth_ != 2 || !in_args_) return nullptr;

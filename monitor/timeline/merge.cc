@@ -323,8 +323,14 @@ Status Merge::write() {
 
 Result<MergeSummary> Merge::run() {
   const bool cuts = options_.since || options_.until || options_.last;
-  for (const std::string& path : options_.files) {
+  for (auto file = options_.files.begin(); file != options_.files.end(); ++file) {
+    const std::string& path = *file;
     std::error_code error;
+    if (std::any_of(options_.files.begin(), file, [&](const std::string& other) {
+          return other == path || std::filesystem::equivalent(other, path, error);
+        }))
+      return Status(Code::kInvalidArgument, "the file is given twice: its spans would count twice", path,
+                    "give each file once");
     if (std::filesystem::equivalent(path, options_.out, error))
       return Status(Code::kInvalidArgument, "the merged timeline would replace one that it is made of", path,
                     "give another path with -o");

@@ -18,6 +18,11 @@ def words_of_the_commands():
                                    ([SWITCH, "rendr"], 2, "unknown command 'rendr': tensorlane-switch: did you mean 'render'? see `tensorlane-switch --help`"),
                                    ([SWITCH, "example", "clos", "--spines", "1", "--leaves", "2"], 0, "# 32 hosts on 2 leaves and 1 spine. "),
                                    ([SWITCH, "lint", __file__], 2, "say which it is with --kind, expected one of sonic, "),
+                                   ([TENSORLANE, "explain"], 2, "no job is named"), ([TENSORLANE, "report", "-o", "/tmp/x.html"], 2, "no job is named"),
+                                   ([TENSORLANE, "explain", "x", "--load", "f"], 2, "both a job and a file are named"),
+                                   ([TENSORLANE, "report", "x", "-o", "/tmp/x.html", "--load", "f"], 2, "both a job and a file are named"),
+                                   ([TENSORLANE, "explain", "x", "--seconds", "nan"], 2, "'nan' is not within 0.5 to 3600"),
+                                   ([TENSORLANE, "top", "--interval", "61"], 2, "'61' is not within 0.2 to 60"),
                                    ([TENSORLANE, "lab", "policy", "loud"], 2, "policy 'loud': tensorlane lab policy: expected fifo, strict or service"),
                                    ([TENSORLANE, "lab", "down", "--name", "nosuchlab"], 0, "there was no lab 'nosuchlab'"),
                                    ([EXAMPLE, "--help"], 0, "tensorlane run -n 4"), ([EXAMPLE, "4"], 2, "Without arguments")):
@@ -44,6 +49,14 @@ def output_that_goes_nowhere():
         assert done.returncode == status and "No space left on device: the output of tensorlane" in done.stderr, (command, done)
 
 
+def output_files_that_cannot_be(folder):
+    """Said before the work whose result would be lost: no daemon is asked, and none is there."""
+    for words in (["explain", "x", "--save"], ["report", "x", "-o"], ["verify", "--agent", "a,b", "--junit"]):
+        for path in (folder, os.path.join(folder, "none", "file")):
+            done = subprocess.run([TENSORLANE, *words, path], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 1 and "the file cannot be written: " in done.stderr and path in done.stderr, done
+
+
 def files_that_are_none(folder):
     for words in (["explain", "--load"], ["report", "-o", os.path.join(folder, "r.html"), "--load"]):
         for path, why in ((folder, "this is a folder"), (os.path.join(folder, "none"), "No such file or directory"), (__file__, "this is no JSON")):
@@ -61,6 +74,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         hosts_that_are_none(os.path.realpath(folder))
         output_that_goes_nowhere()
+        output_files_that_cannot_be(folder)
         files_that_are_none(folder)
 
 

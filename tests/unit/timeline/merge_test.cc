@@ -213,6 +213,24 @@ TEST_F(MergeTest, AFileThatIsCutOffIsReadAsFarAsItGoes) {
   EXPECT_THAT(merged({h0}).status().to_string(), HasSubstr(h0 + ":7, byte "));
 }
 
+TEST_F(MergeTest, AFileIsNotReadTwice) {
+  const std::string h0 = timeline("h0.json", "h0", 0, 0, {end(true, 1000, 1, "h1")});
+  EXPECT_THAT(merged({h0, h0}).status().to_string(), HasSubstr("the file is given twice"));
+  std::filesystem::create_symlink(h0, folder_ + "/link.json");
+  EXPECT_THAT(merged({h0, folder_ + "/link.json"}).status().to_string(), HasSubstr("the file is given twice"));
+}
+
+TEST_F(MergeTest, TimesAreNumbersThatFit) {
+  for (const char* wrong :
+       {R"("ts":"17","dur":1)", R"("ts":17,"dur":"1")", R"("ts":1e300,"dur":1)", R"("ts":17,"dur":9000000000000001)",
+        R"("ts":17,"dur":-9000000000000001)", R"("ts":18446744073709551615,"dur":1)", R"("ts":17,"dur":1,"pid":"1")"}) {
+    const std::string h0 = timeline("h0.json", "h0", 0, 0, {end(true, 1000, 1, "h1")});
+    std::ofstream(h0, std::ios::app) << "\n{\"ph\":\"X\"," << wrong << "}\n";
+    const Result<MergeSummary> summary = merged({h0});
+    EXPECT_THAT(summary.status().to_string(), HasSubstr("no event of a timeline: its '")) << wrong;
+  }
+}
+
 TEST_F(MergeTest, AFullDiskLeavesNoFile) {
   const std::string h0 = timeline("h0.json", "h0", 0, 0, {end(true, 1000, 1, "h1")});
   MergeOptions options;
