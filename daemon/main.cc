@@ -34,6 +34,7 @@
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/lanes.h"
 #include "daemon/wiring/log.h"
+#include "daemon/wiring/mark_watch.h"
 #include "daemon/wiring/probing.h"
 #include "daemon/wiring/recording.h"
 #include "daemon/wiring/reload.h"
@@ -74,6 +75,12 @@ class Daemon {
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
         report_({config_, parts_.metrics()}),
         probing_({{}, [this] { return has_jobs(); }, &probe_tokens_, config_.classes_in_use()}),
+        marks_({.fabric = &config_.fabric,
+                .host = config_.host,
+                .classes = config_.classes_in_use(),
+                .every = config_.probe_marks,
+                .tokens = &probe_tokens_,
+                .ask = [this](const auto&... asked) { control_.ask_host(asked...); }}),
         control_(control_config()) {}
 
   Status start() {
@@ -95,11 +102,12 @@ class Daemon {
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter, parts_.metrics(),
                                                                  wiring::daemon_counters(control_, sessions_, timeline_,
                                                                                          arenas_, *memory_, config_),
-                                                                 wiring::user_accounts(sessions_)));
+                                                                 families()));
     }
     lanes_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lanes_, sessions_));
     start_timeline();
+    marks_.start();
     return sessions_.start(control_);
   }
 
@@ -134,6 +142,7 @@ class Daemon {
   // Jobs end with a cause that their clients can read.
   void stop() {
     probing_.stop();
+    marks_.stop();
     control_.stop();
     sessions_.stop();
     lanes_->stop();
@@ -168,14 +177,26 @@ class Daemon {
     const auto status = [this] {
       nlohmann::json status = status_.read();
       status["probes_answered"] = probe_tokens_.answered();
+      status["marks"] = marks_.describe();
       return status;
+    };
+    const auto marks = [this](const ports::Question& question, const ports::Answered& done) {
+      marks_.answer(question, done);
     };
     const auto probe = [this](const ports::Question& question, ports::Answered done) {
       probing_.answer(question, std::move(done));
     };
-    return wiring::control_config(
-        config_, choices_, span_files_, status,
-        {{"job", wiring::answerer(report_)}, {"probe", probe}, {"spans", telemetry::span_answerer(spans_)}});
+    return wiring::control_config(config_, choices_, span_files_, status,
+                                  {{"job", wiring::answerer(report_)},
+                                   {"marks", marks},
+                                   {"probe", probe},
+                                   {"spans", telemetry::span_answerer(spans_)}});
+  }
+
+  std::vector<telemetry::ExtraFamily> families() const {
+    std::vector<telemetry::ExtraFamily> all = wiring::user_accounts(sessions_);
+    for (telemetry::ExtraFamily& family : marks_.metrics()) all.push_back(std::move(family));
+    return all;
   }
 
   // Any thread.
@@ -204,6 +225,7 @@ class Daemon {
   wiring::LaneStatus status_;
   wiring::JobReport report_;
   wiring::Probing probing_;
+  wiring::MarkWatch marks_;
   control::Control control_;
   std::unique_ptr<telemetry::Exporter> exporter_;
 };

@@ -30,6 +30,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "timeline",
                                                         "record",
                                                         "record_limit",
+                                                        "probe_marks",
                                                         "detection",
                                                         "join_timeout",
                                                         "late_after",
@@ -381,6 +382,18 @@ Status read_durations(const Mapping& map, DaemonConfig* config) {
                                              to_seconds(config->late_error)));
 }
 
+// Every second is as often as it makes sense: a receiver may take as long.
+Status read_probe_marks(const Mapping& map, DaemonConfig* config) {
+  if (!map.has("probe_marks")) return {};
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text("probe_marks"));
+  config->probe_marks = Duration(0);
+  if (text == "off") return {};
+  TL_RETURN_IF_ERROR(optional_duration(map, "probe_marks", &config->probe_marks));
+  if (config->probe_marks < seconds(1) || config->probe_marks > seconds(86400))
+    return map.wrong("probe_marks", "expected off, or a time from 1 s to a day");
+  return {};
+}
+
 Status read_identity(const Mapping& map, DaemonConfig* config) {
   TL_ASSIGN_OR_RETURN(const std::string fabric_path, map.text("fabric"));
   config->fabric_path = beside(config->path, fabric_path);
@@ -434,6 +447,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_log_level(map, &config.log_level));
   TL_RETURN_IF_ERROR(read_record(map, &config));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
+  TL_RETURN_IF_ERROR(read_probe_marks(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
   TL_RETURN_IF_ERROR(read_batch(map, &config));
   TL_RETURN_IF_ERROR(read_ordering(map, &config));

@@ -36,9 +36,10 @@ struct DaemonConfig {
   // Folder for the last spans of jobs that fail; resolved against the file's. Empty: off; none: what the service
   // manager has for the daemon's state.
   std::optional<std::string> spans_on_failure;
-  std::string record;                // folder for the logs of engines; resolved against the file's; empty: off
-  Bytes record_limit = mib(1024);    // of each of them
-  Duration detection = seconds(10);  // how soon a dead host or client is found
+  std::string record;                  // folder for the logs of engines; resolved against the file's; empty: off
+  Bytes record_limit = mib(1024);      // of each of them
+  Duration probe_marks = seconds(60);  // how often another host's data ports are probed; 0: never
+  Duration detection = seconds(10);    // how soon a dead host or client is found
   // When the connection of a flow is lost while both hosts live: go on over a new one, for up to the job's detection
   // time, or end the job. The same on all hosts.
   enum class OnLostFlow : std::uint8_t { kResume, kAbort } on_lost_flow = OnLostFlow::kAbort;

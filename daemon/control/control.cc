@@ -163,6 +163,13 @@ void Control::ask(ports::SessionId session, std::uint32_t uid, std::uint32_t req
     session_events_->status(session, request, nlohmann::json{{"error", error_object(too_many())}}.dump());
 }
 
+void Control::ask_host(const std::string& host, const std::string& kind, const nlohmann::json& args, Duration patience,
+                       ports::Answered done) {
+  inbox_.event([this, host, kind, args, patience, done = std::move(done)]() mutable {
+    questions_.ask_host(host, kind, args, patience, std::move(done), now_);
+  });
+}
+
 void Control::on_job_connected(JobId job) {
   inbox_.event([this, job] {
     if (Job* found = find(job)) found->lane_connected(now_);

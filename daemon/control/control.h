@@ -78,6 +78,10 @@ class Control final : public ports::JobControl,
   // Calls after it do nothing.
   void stop();
 
+  // Asks the daemon of another host, as an operator. Any thread; `done` comes on control's, or never after stop().
+  void ask_host(const std::string& host, const std::string& kind, const nlohmann::json& args, Duration patience,
+                ports::Answered done);
+
   ControlCounts counts() const { return counters_.snapshot(); }
   // Of the thread's loop, at least two in a second. Any thread.
   std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }

@@ -136,18 +136,35 @@ void Questions::ask(ports::SessionId session, std::uint32_t request, std::uint32
   Result<Request> parsed = admitted.ok() ? parse(uid, text) : admitted;
   if (!parsed.ok())
     return environment_.reply(session, request, dump({{"host", host_}, {"error", error_object(parsed.status())}}));
+  const auto reply = [this, session, request](const json& all) { environment_.reply(session, request, dump(all)); };
+  open(uid, std::move(*parsed), reply, now);
+}
+
+void Questions::ask_host(const std::string& host, const std::string& kind, const json& args, Duration patience,
+                         ports::Answered done, Time now) {
+  const Status admitted = admit(0, now);
+  if (!admitted.ok()) return done(admitted);
+  const auto take = [done = std::move(done)](const json& all) {
+    const json& one = all["answers"].front();
+    if (one.contains("text")) return done(one["text"].get<std::string>());
+    const json& error = one["error"];
+    done(Status(Code::kUnavailable, error["what"], error["where"], error["fix"]));
+  };
+  open(0, {kind, dump(args), {host}, patience}, take, now);
+}
+
+void Questions::open(std::uint32_t uid, Request request, std::function<void(json)> done, Time now) {
   ++asker(uid).open;
   const std::uint64_t number = ++last_number_;
   Asked& asked = asked_[number];
-  asked.session = session;
-  asked.request = request;
   asked.uid = uid;
-  asked.patience = parsed->patience;
-  asked.deadline = now + parsed->patience;
-  for (const std::string& host : parsed->hosts) asked.hosts[host];
+  asked.done = std::move(done);
+  asked.patience = request.patience;
+  asked.deadline = now + request.patience;
+  for (const std::string& host : request.hosts) asked.hosts[host];
   asked.open = asked.hosts.size();
   Message message{MessageType::kAsk, JobId(number), Epoch(0), 0, {}};
-  message.body = json::array({uid, parsed->kind, parsed->args, parsed->patience.value});
+  message.body = json::array({uid, request.kind, request.args, request.patience.value});
   for (auto& [host, awaited] : asked.hosts) {
     if (host == host_) continue;
     environment_.need(host);
@@ -162,7 +179,7 @@ void Questions::ask(ports::SessionId session, std::uint32_t request, std::uint32
     settle(found->second, host_, std::move(answer));
     if (found->second.open == 0) finish(number);
   };
-  answer_here(parsed->kind, {uid, host_, true, environment_.jobs_shown(uid, host_), parsed->args}, on_control(take));
+  answer_here(request.kind, {uid, host_, true, environment_.jobs_shown(uid, host_), request.args}, on_control(take));
 }
 
 void Questions::answer_here(std::string_view kind, const ports::Question& question, ports::Answered done) const {
@@ -212,7 +229,7 @@ void Questions::finish(std::uint64_t number) {
       one["error"] = error_object(awaited.error);
     answers.push_back(std::move(one));
   }
-  environment_.reply(asked.session, asked.request, dump({{"host", host_}, {"answers", std::move(answers)}}));
+  asked.done({{"host", host_}, {"answers", std::move(answers)}});
   Asker& asker = this->asker(asked.uid);
   --asker.open;
   asker.bytes -= asked.bytes;

@@ -73,6 +73,9 @@ class Questions {
   // Of a client of this host. Its answer comes by reply(): the object above, or {"error": {...}} where nobody was
   // asked.
   void ask(ports::SessionId session, std::uint32_t request, std::uint32_t uid, const std::string& text, Time now);
+  // Of this daemon itself, as an operator, to that of one host.
+  void ask_host(const std::string& host, const std::string& kind, const nlohmann::json& args, Duration patience,
+                ports::Answered done, Time now);
   // Whether a kAnswer of that number is awaited from the host: others are not worth reading.
   bool awaits(const std::string& from, std::uint64_t number) const;
   // kAsk or kAnswer. False when malformed.
@@ -92,8 +95,8 @@ class Questions {
     bool done = false;
   };
   struct Asked {
-    ports::SessionId session;
-    std::uint32_t request = 0, uid = 0;
+    std::uint32_t uid = 0;
+    std::function<void(nlohmann::json)> done;  // takes the object above
     Time deadline;
     Duration patience;
     std::map<std::string, Awaited> hosts;
@@ -120,6 +123,7 @@ class Questions {
   Caller& caller(const std::string& host);
   Asker& asker(std::uint32_t uid);
   Status admit(std::uint32_t uid, Time now);
+  void open(std::uint32_t uid, Request request, std::function<void(nlohmann::json)> done, Time now);
   // Whether the host's answer may have so many bytes; they are counted then.
   bool count(Asked& asked, Awaited& awaited, std::size_t bytes);
   Result<Request> parse(std::uint32_t uid, const std::string& text) const;

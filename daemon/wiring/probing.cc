@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/probe/session.h"
+#include "daemon/lane/clocks.h"
 
 extern char** environ;
 
@@ -40,11 +41,6 @@ std::string find_program() {
   std::error_code ignored;
   const auto beside = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "tensorlane-probe";
   return std::filesystem::exists(beside, ignored) ? beside.string() : "tensorlane-probe";
-}
-
-// The daemon's listeners count by the same clock as its lanes.
-Time now() {
-  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
 }
 
 bool is_command(const json& command, const char* name) {
@@ -259,7 +255,7 @@ void Probing::serve(Task& task) {
     probe::Token token{};
     const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();
     if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
-    parts_.tokens->allow(token, now() + kTokenLife, kTokenAnswers);
+    parts_.tokens->allow(token, lane::clock_now() + kTokenLife, kTokenAnswers);
     if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
   }
   const auto stops = [this] {

@@ -28,11 +28,13 @@ def tags():
         numbers(
             "Tags that are wrong",
             "Flows whose DSCP or priority is known and not the one asked for, flows that no line of the job dashboard shows, "
+            "probes of the last 30 minutes whose DSCP changed on the way, "
             "and marks of classes on which the hosts' fabric files disagree. Good: 0 everywhere.",
             "short",
             Query(f"sum({wrong.format('dscp')} {HERE}) or vector(0)", "DSCP"),
             Query(f"sum({wrong.format('pcp')} {HERE}) or vector(0)", "PCP"),
             Query(f"sum(tensorlane_left_out_flows {HERE})", "left out"),
+            Query(f"sum(increase(tensorlane_marks_changed_total[30m]) {HERE}) or vector(0)", "changed on the way"),
             Query(unlike, "unlike files"),
             width=8,
             bad_above=1,

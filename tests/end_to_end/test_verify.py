@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 
 from daemons import BIN, BUILD, Daemons, expect, outputs
 
@@ -33,6 +34,25 @@ def check_all(daemons):
     expect(all(host["outcome"] == "passed" for host in report["hosts"]), report["hosts"])
     expect(report["seconds"] < 20, report["seconds"])
     expect(answered(daemons, "h1") == before + 2 * 3 * 8, "h1's listeners have not answered each probe of h0 and h2")
+
+
+def marks(daemons, host):
+    done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", daemons.socket(host)], capture_output=True, text=True, timeout=20)
+    return json.loads(done.stdout)["marks"]
+
+
+def check_marks(daemons):
+    """Every daemon probes the others in turn, without being asked."""
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        seen = [marks(daemons, host) for host in daemons.names]
+        if all(counts["kept"] >= 2 for one in seen for counts in one["classes"].values()):
+            break
+        time.sleep(0.2)
+    for one in seen:
+        expect(set(one["classes"]) == {"control", "urgent", "bulk"} and one["every_s"] == 1, one)
+        expect(all(counts["kept"] >= 2 and counts["changed"] == counts["not_known"] == 0 for counts in one["classes"].values()), one)
+        expect(one["changed"] == [], one)
 
 
 def check_other_file(daemons):
@@ -84,7 +104,9 @@ def check_silent(daemons):
 
 
 def main():
-    with Daemons(3) as daemons:
+    with Daemons(3, settings={"probe_marks": "1 s"}) as daemons:
+        check_marks(daemons)
+    with Daemons(3, settings={"probe_marks": "off"}) as daemons:
         check_all(daemons)
         check_other_file(daemons)
         check_stranger(daemons)

@@ -324,5 +324,29 @@ TEST(Questions, AnswersAfterTheEndGoNowhere) {
   waiting[0](std::string("late"));
 }
 
+TEST(Questions, ADaemonAsksAnotherOneItself) {
+  Net net;
+  std::vector<Result<std::string>> answers;
+  const auto take = [&](Result<std::string> answer) { answers.push_back(std::move(answer)); };
+  net.at("a").questions.ask_host("b", "who", {{"x", 1}}, seconds(1), take, net.now);
+  net.carry();
+  ASSERT_EQ(answers.size(), 1u);
+  ASSERT_TRUE(answers[0].ok()) << answers[0].status().to_string();
+  const json who = json::parse(*answers[0]);
+  EXPECT_EQ(who["host"], "b");
+  EXPECT_EQ(who["uid"], 0);
+  EXPECT_EQ(who["args"], R"({"x":1})");
+  net.cut.insert("c");
+  net.at("a").questions.ask_host("c", "who", json::object(), seconds(1), take, net.now);
+  net.carry();
+  EXPECT_EQ(answers.size(), 1u);
+  net.at("a").questions.tick(net.now + seconds(2));
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_NE(answers[1].status().what().find("could not be reached"), std::string::npos);
+  EXPECT_TRUE(net.at("a").replies.empty());
+  EXPECT_TRUE(net.at("a").questions.idle());
+  EXPECT_EQ(net.at("a").open(), 0);
+}
+
 }  // namespace
 }  // namespace tensorlane::control
