@@ -100,13 +100,11 @@ json Control::describe(std::uint32_t uid, const std::string& from) const {
   json status = config_.more_status ? config_.more_status() : json::object();
   json jobs = json::array(), others = json::array();
   std::set<std::uint64_t> seen;
-  std::set<std::string> names;
   for (const auto& [id, job] : jobs_) {
     const bool whole = shows(*job, uid, from);
     all = all && whole;
     if (whole) {
       seen.insert(id.value);
-      names.insert(job->name());
       jobs.push_back(job->describe(now_));
     } else {
       others.push_back(job->describe_to_others());
@@ -122,8 +120,8 @@ json Control::describe(std::uint32_t uid, const std::string& from) const {
     };
     keep("flows", "job_id", seen);
     keep("jobs", "id", seen);
-    keep("pattern_choices", "job", names);
-    keep("urgency_choices", "job", names);
+    keep("pattern_choices", "job_id", seen);
+    keep("urgency_choices", "job_id", seen);
   }
   if (status.contains("lane")) keep_saved_spans(status["lane"], uid, from == config_.host);
   json classes = json::array();

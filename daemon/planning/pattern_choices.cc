@@ -34,7 +34,7 @@ Bytes PatternChoices::batching_threshold() const {
   return engine::NetworkModel::of(config_.network_model.latency, bandwidth()).threshold();
 }
 
-protocol::Pattern PatternChoices::choose(const std::string& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
+protocol::Pattern PatternChoices::choose(const PlannedJob& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
                                          std::uint16_t hosts) {
   if (asked == protocol::kDaemonsPattern && config_.pattern) return *config_.pattern;
   if (asked != protocol::kDaemonsPattern && asked != protocol::kAutomaticPattern)
@@ -52,7 +52,7 @@ protocol::Pattern PatternChoices::choose(const std::string& job, const protocol:
   const Predictions predictions = engine::compare_patterns(costs(tensor.cls), tensor, hosts);
   if (of_job.size() < kMostKinds) {
     of_job.emplace(kind, Chosen{predictions, 1});
-    spdlog::info("job '{}': {}", job, text(kind, predictions));
+    spdlog::info("job '{}': {}", job.name, text(kind, predictions));
   }
   return predictions.front().pattern;
 }
@@ -87,12 +87,13 @@ nlohmann::json PatternChoices::choices() const {
   return all;
 }
 
-nlohmann::json PatternChoices::describe(const std::string& job, const Kind& kind, const Chosen& chosen) const {
+nlohmann::json PatternChoices::describe(const PlannedJob& job, const Kind& kind, const Chosen& chosen) const {
   const auto& [operation, dtype, elements, hosts, cls, fp32, slice] = kind;
   nlohmann::json predicted = nlohmann::json::object();
   for (const engine::Prediction& p : chosen.predictions)
     predicted[protocol::pattern_name(p.pattern)] = to_seconds(p.time);
-  return {{"job", job},
+  return {{"job", job.name},
+          {"job_id", job.id.value},
           {"operation", operation_name(operation)},
           {"dtype", dtype_name(dtype)},
           {"bytes", elements * dtype_size(dtype)},

@@ -13,6 +13,7 @@
 #include "common/protocol/plan.h"
 #include "daemon/config/config.h"
 #include "daemon/engine/pattern/selector.h"
+#include "daemon/planning/planned_job.h"
 
 namespace tensorlane::planning {
 
@@ -24,19 +25,19 @@ class PatternChoices {
   // The pattern of one tensor on `hosts` hosts: what the client asked for (TensorBody::pattern, which has been
   // checked), else what daemon.yaml says. Where that is `auto`, by the cost model; the first of each kind of tensor is
   // logged. `tensor` has all that shapes a prediction but the pattern, and the slice length that is wanted.
-  protocol::Pattern choose(const std::string& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
+  protocol::Pattern choose(const PlannedJob& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
                            std::uint16_t hosts);
 
   // Jobs of this name have ended: what was chosen for them is not reported any more.
-  void forget(const std::string& job) { chosen_.erase(job); }
+  void forget(const std::string& name) { forget_name(chosen_, name); }
 
   // The size from which on a transfer of its own costs about as little as one with others (Caramel, section 4.2).
   Bytes batching_threshold() const;
 
   // What the model reckons with, and what it chose here as a leader, one entry for each kind of tensor:
   //   {"latency_s", "bandwidth_bits_per_second", "message_cost_s", "incast", "sum_bytes_per_second"}
-  //   [{"job", "operation", "dtype", "bytes", "hosts", "class", "tensors", "pattern", "predicted_s": {PATTERN:
-  //   SECONDS}}]
+  //   [{"job", "job_id", "operation", "dtype", "bytes", "hosts", "class", "tensors", "pattern", "predicted_s":
+  //   {PATTERN: SECONDS}}]
   nlohmann::json model() const;
   nlohmann::json choices() const;
 
@@ -48,16 +49,16 @@ class PatternChoices {
     Predictions predictions;  // the fastest first
     std::uint64_t tensors = 0;
   };
-  // So many kinds are kept and reported of one job's name; choices beyond it are made all the same.
+  // So many kinds are kept and reported of one job; choices beyond it are made all the same.
   static constexpr std::size_t kMostKinds = 256;
 
   engine::PatternCosts costs(ClassId cls) const;
   BitsPerSecond bandwidth() const;
   std::string text(const Kind& kind, const Predictions& predictions) const;
-  nlohmann::json describe(const std::string& job, const Kind& kind, const Chosen& chosen) const;
+  nlohmann::json describe(const PlannedJob& job, const Kind& kind, const Chosen& chosen) const;
 
   const config::DaemonConfig& config_;
-  std::map<std::string, std::map<Kind, Chosen>> chosen_;  // by job
+  std::map<PlannedJob, std::map<Kind, Chosen>> chosen_;  // by job
 };
 
 }  // namespace tensorlane::planning

@@ -7,9 +7,9 @@ std::string UrgencyChoices::rule_name(const fabric::UrgencyRule* rule) const {
   return rule->line == 0 ? "default" : fabric_.path + ":" + std::to_string(rule->line);
 }
 
-float UrgencyChoices::choose(const std::string& job, const protocol::TensorBody& body) {
+float UrgencyChoices::choose(const PlannedJob& job, const protocol::TensorBody& body) {
   const fabric::UrgencyRule* rule =
-      fabric_.urgencies.find(job, body.name, body.operation, Bytes(body.elements * dtype_size(body.dtype)));
+      fabric_.urgencies.find(job.name, body.name, body.operation, Bytes(body.elements * dtype_size(body.dtype)));
   const float urgency = rule == nullptr ? body.urgency : rule->urgency;
   auto& of_job = chosen_[job];
   const std::pair key(rule_name(rule), body.operation);
@@ -26,7 +26,8 @@ nlohmann::json UrgencyChoices::choices() const {
   for (const auto& [job, of_job] : chosen_) {
     for (const auto& [key, chosen] : of_job) {
       const auto& [rule, operation] = key;
-      all.push_back({{"job", job},
+      all.push_back({{"job", job.name},
+                     {"job_id", job.id.value},
                      {"rule", rule},
                      {"operation", operation_name(operation)},
                      {"urgency", chosen.urgency},

@@ -10,6 +10,7 @@
 
 #include "common/fabric/fabric.h"
 #include "common/protocol/session.h"
+#include "daemon/planning/planned_job.h"
 
 namespace tensorlane::planning {
 
@@ -20,13 +21,13 @@ class UrgencyChoices {
 
   // What the first rule of the fabric file that fits says of a tensor with kUnsaidUrgency; the tensor's own where none
   // does.
-  float choose(const std::string& job, const protocol::TensorBody& body);
+  float choose(const PlannedJob& job, const protocol::TensorBody& body);
 
   // Jobs of this name have ended: what was chosen for them is not reported any more.
-  void forget(const std::string& job) { chosen_.erase(job); }
+  void forget(const std::string& name) { forget_name(chosen_, name); }
 
   // What was chosen here as a leader, one entry for each job and rule that fitted, with the last such tensor:
-  //   [{"job", "rule": "fabric.yaml:12", "operation", "urgency", "tensors", "last"}]
+  //   [{"job", "job_id", "rule": "fabric.yaml:12", "operation", "urgency", "tensors", "last"}]
   // The rule is "default" where the file has none of its own, and "none" where no rule fitted.
   nlohmann::json choices() const;
 
@@ -36,14 +37,14 @@ class UrgencyChoices {
     std::uint64_t tensors = 0;
     std::string last;
   };
-  // So many are kept and reported of one job's name; choices beyond it are made all the same.
+  // So many are kept and reported of one job; choices beyond it are made all the same.
   static constexpr std::size_t kMost = 256;
 
   std::string rule_name(const fabric::UrgencyRule* rule) const;
 
   const fabric::Fabric& fabric_;
   // By job, and there by place of the rule and operation.
-  std::map<std::string, std::map<std::pair<std::string, Operation>, Chosen>> chosen_;
+  std::map<PlannedJob, std::map<std::pair<std::string, Operation>, Chosen>> chosen_;
 };
 
 }  // namespace tensorlane::planning

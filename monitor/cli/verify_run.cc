@@ -181,8 +181,10 @@ class Verifier {
       const json& first = failed->front();
       // Where a daemon listens already, it answers itself.
       if (options().listens && first.is_object())
-        host(i).error = fmt::format("it cannot listen on {} port {}: {}", probe_text(first, "address"),
-                                    probe_number(first, "port", 0, 65535).value_or(0), probe_text(first, "error"));
+        host(i).error =
+            fmt::format("it cannot listen on {} port {}: {} (where a daemon runs, leave out --agent, or stop it)",
+                        probe_text(first, "address"), probe_number(first, "port", 0, 65535).value_or(0),
+                        probe_text(first, "error"));
     });
   }
 

@@ -204,5 +204,28 @@ TEST(Alike, a_third_host_with_other_rails_than_the_leader_says_is_refused) {
   }
 }
 
+TEST(Status, what_was_chosen_for_a_job_is_shown_to_its_user_alone) {
+  Cluster cluster({.hosts = 1});
+  const std::uint64_t own = job_id("j").value;
+  cluster.more_status = [own] {
+    nlohmann::json lane{{"flows", nlohmann::json::array()}, {"jobs", nlohmann::json::array()}};
+    for (const char* list : {"pattern_choices", "urgency_choices"})  // of two users' jobs of the same name
+      lane[list] = {{{"job", "j"}, {"job_id", own}}, {{"job", "j"}, {"job_id", own + 1}}};
+    return nlohmann::json{{"lane", std::move(lane)}};
+  };
+  cluster.start();
+  cluster.join_all();
+  const auto seen_by = [&](std::uint32_t uid) {
+    cluster.control(0).status(ports::SessionId(uid), uid, 1);
+    const nlohmann::json status = cluster.sessions(0).wait_status(uid, 1).value();
+    EXPECT_EQ(status["lane"]["pattern_choices"], status["lane"]["urgency_choices"]);
+    return status["lane"]["pattern_choices"];
+  };
+  const nlohmann::json of_owner = seen_by(1000);
+  ASSERT_EQ(of_owner.size(), 1u);
+  EXPECT_EQ(of_owner[0]["job_id"], own);
+  EXPECT_EQ(seen_by(2000).size(), 0u);
+}
+
 }  // namespace
 }  // namespace tensorlane::control::testing

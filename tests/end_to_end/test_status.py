@@ -63,7 +63,7 @@ import numpy, tensorlane as tl
 tl.init()
 tl.allgather(numpy.ones(4), name="parameters"), tl.allgather(numpy.ones(4), name="said", priority=0.2)
 found = [c for c in tl.status()["daemon"]["lane"]["urgency_choices"] if c["job"] == "urgencies"]
-assert found == ([{"job": "urgencies", "rule": "default", "operation": "allgather", "urgency": found[0]["urgency"], "tensors": 1, "last": "allgather.parameters"}]
+assert found == ([{"job": "urgencies", "job_id": found[0]["job_id"], "rule": "default", "operation": "allgather", "urgency": found[0]["urgency"], "tensors": 1, "last": "allgather.parameters"}]
                  if tl.rank() == 0 else []), found
 tl.barrier()
 tl.shutdown()

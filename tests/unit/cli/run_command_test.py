@@ -130,7 +130,7 @@ class Several:
         found = []
         for child in self.children:
             said = ""
-            while (address := re.search(r"metrics of h0 at (\S+)", said)) is None:
+            while (address := re.search(r"metrics of h0 at (\S+)\n.*TENSORLANE_SOCKET=/\S+\n", said)) is None:
                 line = child.stdout.readline()
                 assert line, f"it did not start: {said}"
                 said += line

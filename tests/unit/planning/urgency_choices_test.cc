@@ -65,8 +65,8 @@ TEST(UrgencyChoices, TheStatusSaysWhatFitted) {
     choices.choose("fsdp", body_of(name, Operation::kAllgather, protocol::kUnsaidUrgency, 0.5));
   choices.choose("fsdp", body_of("c", Operation::kBarrier, protocol::kUnsaidUrgency, 0.5));
   EXPECT_EQ(choices.choices(), nlohmann::json::parse(R"([
-      {"job": "fsdp", "rule": "fabric.yaml:3", "operation": "allgather", "urgency": 0.75, "tensors": 2, "last": "b"},
-      {"job": "fsdp", "rule": "none", "operation": "barrier", "urgency": 0.5, "tensors": 1, "last": "c"}])"));
+      {"job": "fsdp", "job_id": 0, "rule": "fabric.yaml:3", "operation": "allgather", "urgency": 0.75, "tensors": 2, "last": "b"},
+      {"job": "fsdp", "job_id": 0, "rule": "none", "operation": "barrier", "urgency": 0.5, "tensors": 1, "last": "c"}])"));
   const fabric::Fabric plain;
   UrgencyChoices defaults(plain);
   EXPECT_EQ(defaults.choose("j", body_of("a", Operation::kReduceScatter, protocol::kUnsaidUrgency, 0.5)), 0.1F);

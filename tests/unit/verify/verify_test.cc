@@ -191,6 +191,13 @@ TEST(Report, UntestedIsNeverPassed) {
   EXPECT_THAT(silent.findings, IsEmpty());
 }
 
+TEST(Report, SaysThatNothingCouldBeProbed) {
+  const Report report = OneSwitch().report();
+  EXPECT_EQ(report.exit_status, 1);
+  EXPECT_THAT(to_text(report, false),
+              HasSubstr("nothing was probed: no two of the hosts that answered have an address"));
+}
+
 TEST(Report, SaysWhyNothingArrived) {
   for (const auto& [outcome, why] :
        {std::pair("silent", "without an answer"), std::pair("hangs", "no answer came"),

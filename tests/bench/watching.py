@@ -1,0 +1,109 @@
+"""What watching costs: the time of an allreduce under daemons that keep spans, serve metrics that are read once a second, and probe each other's marks every second, beside
+daemons that do none of it. Both sets take turns, in pairs of blocks whose order is drawn from a seed; while one works, the processes of the other are stopped. Every sum is
+checked. Prints the median of the pairs' ratios with an interval of 95 % (bootstrap). Standard library only.
+
+    tests/bench/watching.py BUILD [--hosts N] [--pairs N] [--bytes N] [--operations N] [--seed N] [--json FILE]
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import threading
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
+from daemons import BUILD, Daemons, expect, first_port, outputs  # noqa: E402
+
+WATCHED = {"metrics": "{address}:9400", "probe_marks": "1 s"}
+ALONE = {"spans": "off", "probe_marks": "off"}
+SAMPLES = 10_000  # of the bootstrap
+
+
+def send(daemons, number):
+    for name in daemons.names:
+        os.kill(daemons.pid(name), number)
+
+
+@contextlib.contextmanager
+def scraped(daemons):
+    """Prometheus would read the metrics every 15 s or so; here it is once a second."""
+    done, pages = threading.Event(), []
+
+    def scrape():
+        while not done.wait(1 if pages else 0.1):
+            for name in daemons.names:
+                with urllib.request.urlopen(f"http://{daemons.address(name)}:9400/metrics", timeout=5) as page:
+                    pages.append(len(page.read()))
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    expect(pages and min(pages) > 1000, f"the metrics were not read: {pages}")
+
+
+def block(daemons, job, options):
+    """Median seconds of an operation, of the slowest rank."""
+    ranks = outputs(daemons.job(job, [f"{BUILD}/tests/message", "sum", str(options.bytes), str(options.operations), "0.5"]), 120)
+    expect(all(status == 0 for _, status in ranks), ranks)
+    expect(len({text.split()[1] for text, _ in ranks}) == 1, f"unlike sums: {ranks}")
+    return max(float(text.split()[0]) for text, _ in ranks)
+
+
+def interval(ratios, seed):
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(SAMPLES))
+    return medians[int(0.025 * SAMPLES)], medians[int(0.975 * SAMPLES)]
+
+
+def measure(watched, alone, options):
+    draw, ratios, times = random.Random(options.seed), [], {"watched": [], "alone": []}
+    send(watched, signal.SIGSTOP)
+    send(alone, signal.SIGSTOP)
+    for pair in range(options.pairs + 1):
+        took = {}
+        for name, daemons in draw.sample([("watched", watched), ("alone", alone)], 2):
+            send(daemons, signal.SIGCONT)
+            with scraped(daemons) if name == "watched" else contextlib.nullcontext():
+                took[name] = block(daemons, f"{name}{pair}", options)
+            send(daemons, signal.SIGSTOP)
+        if pair == 0:
+            continue  # warms up
+        ratios.append(took["watched"] / took["alone"])
+        for name, seconds in took.items():
+            times[name].append(seconds)
+    return ratios, times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, default in (("--hosts", 2), ("--pairs", 40), ("--bytes", 1 << 20), ("--operations", 400), ("--seed", 1)):
+        parser.add_argument(option, type=int, default=default)
+    parser.add_argument("--json")
+    options = parser.parse_args(sys.argv[2:])
+    with Daemons(options.hosts, settings=WATCHED) as watched, Daemons(options.hosts, settings=ALONE, network=1, port=first_port() + 25) as alone:
+        try:
+            ratios, times = measure(watched, alone, options)
+        finally:
+            for daemons in (watched, alone):
+                send(daemons, signal.SIGCONT)
+        expect(all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()), watched.status("h0")["marks"])
+    low, high = interval(ratios, options.seed)
+    ratio = statistics.median(ratios)
+    for name, seconds in times.items():
+        print(f"{name}: median {statistics.median(seconds) * 1e3:.3f} ms, p99 {sorted(seconds)[int(0.99 * len(seconds))] * 1e3:.3f} ms of {len(seconds)} blocks")
+    print(f"watched / alone: {ratio:.4f} ({low:.4f} to {high:.4f}), {len(ratios)} pairs")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"ratio": ratio, "low": low, "high": high, "ratios": ratios, "times": times}, file)
+
+
+if __name__ == "__main__":
+    main()
