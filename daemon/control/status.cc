@@ -96,7 +96,7 @@ bool Control::shows(const Job& job, std::uint32_t uid, const std::string& from) 
 // Root and the daemon's own user see everything. Everybody else sees his own jobs, and of those of others whose they
 // are and what state they are in: names, tensors, hosts and errors are their own affair.
 json Control::describe(std::uint32_t uid, const std::string& from) const {
-  bool all = true;
+  bool all = uid == 0 || uid == geteuid();
   json status = config_.more_status ? config_.more_status() : json::object();
   json jobs = json::array(), others = json::array();
   std::set<std::uint64_t> seen;
