@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -18,8 +19,11 @@
 namespace tensorlane::cli {
 namespace {
 
+using SteadyClock = std::chrono::steady_clock;
+
 constexpr const char* kWhat = "the timeline";
-constexpr Duration kPatience = seconds(20);
+// With a host's spans, which are many; and with their number: while one host is silent, spans of the others age.
+constexpr Duration kPatience = seconds(20), kCountPatience = seconds(3);
 // About what a span takes in an answer, and what the answers of one question may take together.
 constexpr std::uint64_t kSpanBytes = 80, kMostAtOnce = std::uint64_t{24} << 20;
 
@@ -90,7 +94,7 @@ Result<Saved> save_one(const SaveOptions& options) {
 Result<DaemonAnswers> count(const SaveOptions& options) {
   nlohmann::json args = args_of(options);
   args["count"] = true;
-  DaemonQuestion question{.kind = "spans", .args = args, .job = options.job, .patience = kPatience};
+  DaemonQuestion question{.kind = "spans", .args = args, .job = options.job, .patience = kCountPatience};
   if (!options.job.empty()) {
     Result<DaemonAnswers> of_job = ask_daemons(options.socket, question);
     if (of_job.ok()) return of_job;
@@ -107,14 +111,16 @@ std::uint64_t counted(const std::string& text) {
              : 0;
 }
 
-// As many hosts at once as their answers fit together.
-Status fetch(const SaveOptions& options, const DaemonAnswers& counts, const std::string& folder, Saved* saved) {
+// As many hosts at once as their answers fit together. What is asked for was the last at `begun`.
+Status fetch(const SaveOptions& options, SteadyClock::time_point begun, const DaemonAnswers& counts,
+             const std::string& folder, Saved* saved) {
   std::vector<std::string> hosts;
   std::uint64_t bytes = 0;
   const auto ask = [&]() -> Status {
     if (hosts.empty()) return {};
     nlohmann::json args = args_of(options);
     args["most_bytes"] = kMostAtOnce / hosts.size();
+    args["seconds"] = to_seconds(options.last) + std::chrono::duration<double>(SteadyClock::now() - begun).count();
     TL_ASSIGN_OR_RETURN(
         const DaemonAnswers all,
         ask_daemons(options.socket, {.kind = "spans", .args = args, .hosts = hosts, .patience = kPatience}));
@@ -139,6 +145,7 @@ Status fetch(const SaveOptions& options, const DaemonAnswers& counts, const std:
 }
 
 Result<Saved> save_all(const SaveOptions& options) {
+  const auto begun = SteadyClock::now();
   TL_ASSIGN_OR_RETURN(const DaemonAnswers counts, count(options));
   const bool into_folder = std::filesystem::is_directory(options.out);
   std::string folder = options.out;
@@ -149,7 +156,7 @@ Result<Saved> save_all(const SaveOptions& options) {
                     "choose a path in a folder that this process may write");
   }
   Saved saved;
-  Status status = fetch(options, counts, folder, &saved);
+  Status status = fetch(options, begun, counts, folder, &saved);
   timeline::MergeOptions merge;
   merge.out = options.out;
   for (const Saved::Host& host : saved.hosts) {

@@ -110,6 +110,20 @@ def check_failure(daemons, ranks):
         expect(f"spans of failed job 'loop': {path}" in shown, shown)
 
 
+def check_silent(daemons):
+    """After the job: one host does not answer, and before it is given up the spans of the other must not have become too old."""
+    merged = os.path.join(daemons.folder, "without.json")
+    os.kill(daemons.pid("h1"), signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        summary = json.loads(tensorlane("timeline", "save", merged, "--socket", daemons.socket("h0"), "--all-hosts", "--last", "10 s", "--json"))
+    finally:
+        os.kill(daemons.pid("h1"), signal.SIGCONT)
+    expect(time.monotonic() - began < 10, f"it took {time.monotonic() - began:.1f} s")
+    spans = {host["host"]: (host["spans"], host["error"]) for host in summary["hosts"]}
+    expect(spans["h0"][0] > 0 and spans["h0"][1] is None and "has not answered" in spans["h1"][1], spans)
+
+
 def check_hour(daemons):
     """Of two hosts whose clocks are an hour apart: the daemons still write."""
     files = [os.path.join(daemons.folder, f"{host}.json") for host in daemons.names]
@@ -225,6 +239,7 @@ def main():
         time.sleep(0.5)
         check_save(daemons)
         check_failure(daemons, ranks)
+        check_silent(daemons)
         check_hour(daemons)
         check_bad_files(daemons)
         for host in daemons.names:
