@@ -113,7 +113,8 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   std::vector<std::string> argv{"ip", "netns", "exec", node.ns, "nice", "-n", "10", kQemu};
   const auto add = [&argv](std::initializer_list<std::string> words) { argv.insert(argv.end(), words); };
   // Of a machine that never has two CPUs QEMU leaves out memory barriers (before release 8.1), although its own threads
-  // run beside the one: a guest's word that there is something to send is lost then, and its NIC sends nothing any more.
+  // run beside the one: a guest's word that there is something to send is lost then, and its NIC sends nothing any
+  // more.
   add({"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1,maxcpus=2", "-m", std::to_string(guests.memory_mib)});
   add({"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", home + "/pid"});
   // no_timer_check: on a busy machine the kernel waits for emulated timer ticks in vain, and panics.
