@@ -115,14 +115,16 @@ Result<std::string> read(const Place& place, const std::string& what, Care care,
   return text;
 }
 
-Result<int> create(const std::string& path, const std::string& what) {
+Result<int> create(const std::string& path, const std::string& what, Readers readers) {
+  constexpr mode_t kOwners = S_IRUSR | S_IWUSR, kEverybodys = kOwners | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH;
+  const bool for_owner = readers == Readers::kOwner;
   // Not O_TRUNC: what is there is looked at before it is emptied.
-  Opened file(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  Opened file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW,
+                   for_owner ? kOwners : kEverybodys));
   struct stat info {};
   if (file.get() < 0 || fstat(file.get(), &info) != 0) return unwritable(path, what, reason(errno));
   TL_RETURN_IF_ERROR(check_own(info, path, what));
-  if (fchmod(file.get(), S_IRUSR | S_IWUSR) != 0 || ftruncate(file.get(), 0) != 0)
+  if ((for_owner && fchmod(file.get(), kOwners) != 0) || ftruncate(file.get(), 0) != 0)
     return unwritable(path, what, reason(errno));
   return file.release();
 }

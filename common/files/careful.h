@@ -26,10 +26,16 @@ Result<std::string> read(const std::string& path, const std::string& what, Care 
 // Messages name the path without its root.
 Result<std::string> read(const Place& place, const std::string& what, Care care, Bytes most = mib(64));
 
-// A file of this process's own, to be written from its beginning on: made with mode 0600, or emptied. Refuses symbolic
-// links, files with several names, and those of another user, since what they point to might be somebody's.
+// Who may read what create() makes.
+enum class Readers : std::uint8_t {
+  kOwner,    // mode 0600, also of a file that was there
+  kByUmask,  // as files are made by default; one that was there keeps its mode
+};
+
+// A file of this process's own, to be written from its beginning on: made, or emptied. Refuses symbolic links, files
+// with several names, and those of another user, since what they point to might be somebody's.
 // Returns a descriptor that the caller closes. Errors: kUnavailable, with `what`, the reason and the path.
-Result<int> create(const std::string& path, const std::string& what);
+Result<int> create(const std::string& path, const std::string& what, Readers readers = Readers::kOwner);
 
 // Whether create() would open it, without making or emptying it. Errors: as create().
 Status check_creatable(const std::string& path, const std::string& what);

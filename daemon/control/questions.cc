@@ -265,8 +265,9 @@ bool Questions::handle(const std::string& from, const Message& message, Time now
   return message.type == MessageType::kAsk ? take_question(from, message, now) : take_answer(from, message);
 }
 
-Questions::Caller& Questions::caller(const std::string& host) {
-  return callers_.try_emplace(host, Caller{0, TokenBucket(questions_in_a_second(kForeignRate))}).first->second;
+Questions::Caller& Questions::caller(const std::string& host, bool of_operator) {
+  return callers_.try_emplace({host, of_operator}, Caller{0, TokenBucket(questions_in_a_second(kForeignRate))})
+      .first->second;
 }
 
 bool Questions::take_question(const std::string& from, const Message& message, Time now) {
@@ -278,25 +279,27 @@ bool Questions::take_question(const std::string& from, const Message& message, T
   if (!in.done()) return false;
   const std::uint64_t number = message.job.value;
   question.jobs = environment_.jobs_shown(question.uid, from);
-  Caller& caller = this->caller(from);
+  Caller& caller = this->caller(from, question.of_operator());
   if (foreign_.contains({from, number})) return false;
   environment_.need(from);
   if (caller.open >= kMostForeign || caller.rate.empty(now)) {
-    send_answer(from, number,
-                Status(Code::kResourceExhausted, fmt::format("host {} asks too much of it", from), host_,
-                       fmt::format("ask less than {} at once and {} in a second", kMostForeign, kForeignRate)));
+    send_answer(
+        from, number,
+        Status(Code::kResourceExhausted,
+               fmt::format("{} of host {} ask too much of it", question.of_operator() ? "operators" : "users", from),
+               host_, fmt::format("ask less than {} at once and {} in a second", kMostForeign, kForeignRate)));
     environment_.release(from);
     return true;
   }
   caller.rate.take(now, Bytes(1));
   ++caller.open;
-  foreign_[{from, number}] = {now + patience};
+  foreign_[{from, number}] = {now + patience, question.of_operator()};
   answer_here(kind, question, on_control([this, from, number](const Result<std::string>& answer) {
                 const auto open = foreign_.find({from, number});
                 if (open == foreign_.end()) return;
                 send_answer(from, number, answer);
+                --this->caller(from, open->second.of_operator).open;
                 foreign_.erase(open);
-                --callers_.at(from).open;
                 environment_.release(from);
               }));
   return true;
@@ -350,7 +353,7 @@ void Questions::hear_another_version(const std::string& from, const Status& why,
     if (asked.open == 0) complete.push_back(number);
   }
   for (const std::uint64_t number : complete) finish(number);
-  TokenBucket& rate = caller(from).rate;
+  TokenBucket& rate = caller(from, false).rate;
   if (!asks || rate.empty(now)) return;
   rate.take(now, Bytes(1));
   environment_.need(from);
@@ -371,7 +374,7 @@ void Questions::tick(Time now) {
   for (auto it = foreign_.begin(); it != foreign_.end();) {
     const bool late = now >= it->second.deadline;
     if (late) {
-      --callers_.at(it->first.first).open;
+      --caller(it->first.first, it->second.of_operator).open;
       environment_.release(it->first.first);
     }
     it = late ? foreign_.erase(it) : std::next(it);

@@ -57,8 +57,9 @@ class QuestionEnvironment {
 // Control's thread only. No sockets, threads or clocks of its own.
 class Questions {
  public:
-  static constexpr std::size_t kMostForeign = 64;   // of one other daemon, not yet answered; more are refused
-  static constexpr std::size_t kForeignRate = 200;  // of one other daemon in a second, for long
+  // Of one other daemon: questions that are not yet answered, and for long in a second; more are refused. Its operators
+  // count apart from its users, who so do not keep them out.
+  static constexpr std::size_t kMostForeign = 64, kForeignRate = 200;
   // Of a user of this host: questions that are open, what their answers may have as JSON, and, for who is not an
   // operator, questions in a second. The sessions that asked may be gone.
   static constexpr std::size_t kMostOpen = 64, kMostOpenBytes = std::size_t{96} << 20, kRate = 100;
@@ -114,13 +115,14 @@ class Questions {
   };
   struct Foreign {
     Time deadline;
+    bool of_operator = false;
   };
   struct Caller {
     std::size_t open = 0;
     TokenBucket rate;
   };
 
-  Caller& caller(const std::string& host);
+  Caller& caller(const std::string& host, bool of_operator);
   Asker& asker(std::uint32_t uid);
   Status admit(std::uint32_t uid, Time now);
   void open(std::uint32_t uid, Request request, std::function<void(nlohmann::json)> done, Time now);
@@ -149,7 +151,7 @@ class Questions {
   std::uint64_t last_number_;
   std::map<std::uint64_t, Asked> asked_;
   std::map<std::pair<std::string, std::uint64_t>, Foreign> foreign_;  // by host and its number
-  std::map<std::string, Caller> callers_;
+  std::map<std::pair<std::string, bool>, Caller> callers_;            // by host, its operators apart
   std::map<std::uint32_t, Asker> askers_;
 };
 

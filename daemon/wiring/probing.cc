@@ -140,8 +140,8 @@ class Probing::Child {
       for (std::size_t end = 0; (end = lines.find('\n', checked)) != std::string::npos; checked = end + 1) {
         const json line = json::parse(lines.begin() + static_cast<std::ptrdiff_t>(checked),
                                       lines.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
-        const std::string kind = line.is_object() ? line.value("kind", "") : "";
-        if (kind == "done" || kind == "error") ++done;
+        const json kind = line.is_object() ? line.value("kind", json()) : json();
+        if (kind == json("done") || kind == json("error")) ++done;
       }
     }
     return lines;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <span>
 
+#include "monitor/answers/parse.h"
 #include "monitor/cli/bench_statistics.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/cli/output_file.h"
@@ -92,7 +93,7 @@ struct JobStatus {
 
 Result<JobStatus> job_status(const CalibrateOptions& options) {
   TL_ASSIGN_OR_RETURN(const std::string text, daemon_status(options.socket));
-  const nlohmann::json status = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json status = answers::parse(text);
   const auto corrupt = [&] {
     return Status(Code::kCorrupt, "the daemon's status says nothing of this job", options.socket,
                   "install the same version of the command and the daemon");

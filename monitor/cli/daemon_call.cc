@@ -15,6 +15,7 @@
 
 #include "common/protocol/session.h"
 #include "common/protocol/status_text.h"
+#include "monitor/answers/parse.h"
 
 namespace tensorlane::cli {
 
@@ -40,8 +41,12 @@ Status read_page(int fd, const std::string& path, protocol::MessageType type, st
   // A daemon that refuses says why before it closes.
   const ssize_t got = sent || errno == EPIPE ? recv(fd, answer.data(), answer.size(), 0) : -1;
   if (got < static_cast<ssize_t>(sizeof header)) {
+    const bool waited = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     return {Code::kTimedOut,
-            fmt::format("the daemon did not answer: {}", got == 0 ? "it closed the connection" : std::strerror(errno)),
+            fmt::format("the daemon did not answer{}: {}", waited ? " in time" : "",
+                        got == 0 ? "it closed the connection"
+                        : waited ? "it may be stopped, or short of CPU"
+                                 : std::strerror(errno)),
             path, "look at the daemon's log"};
   }
   std::memcpy(&header, answer.data(), sizeof header);
@@ -132,7 +137,7 @@ Result<DaemonAnswers> ask_daemons(const std::string& socket_path, const DaemonQu
       const std::string text, read_text(socket_path, question.patience, [&](int fd, protocol::StatusText& page) {
         return read_page(fd, socket_path, protocol::MessageType::kAsk, std::as_bytes(std::span(packet)), page);
       }));
-  json answer = json::parse(text, nullptr, false);
+  json answer = answers::parse(text);
   if (answer.is_object() && answer.contains("error") && answer["error"].is_object()) return error_of(answer["error"]);
   // A daemon of another release, or one that lies, may have put anything anywhere.
   const auto is_text = [](const json& object, const char* key) {

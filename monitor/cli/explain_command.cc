@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "common/base/text.h"
+#include "monitor/answers/parse.h"
 #include "monitor/answers/read.h"
 #include "monitor/answers/times.h"
 #include "monitor/cli/commands.h"
@@ -45,7 +46,7 @@ Result<Asked> ask(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
   Asked asked;
   for (DaemonAnswer& answer : all.answers) {
-    json report = answer.text.ok() ? json::parse(*answer.text, nullptr, false) : json();
+    json report = answer.text.ok() ? answers::parse(*answer.text) : json();
     if (report.is_object()) {
       asked.reports[answer.host] = std::move(report);
     } else {

@@ -4,6 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
+
+#include "monitor/answers/parse.h"
 
 namespace tensorlane::cli {
 
@@ -14,8 +18,8 @@ Result<nlohmann::json> read_json_file(const std::string& path, const char* fix) 
   errno = 0;
   std::ifstream file(path);
   if (!file.is_open()) return Status(Code::kInvalidArgument, std::strerror(errno), path, fix);
-  nlohmann::json read = nlohmann::json::parse(file, nullptr, false);
-  if (read.is_discarded()) return Status(Code::kInvalidArgument, "this is no JSON", path, fix);
+  nlohmann::json read = answers::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  if (read.is_discarded()) return Status(Code::kInvalidArgument, "this is no JSON, or too deep", path, fix);
   return read;
 }
 

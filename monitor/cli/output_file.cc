@@ -4,39 +4,35 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <string_view>
 
-#include <fmt/format.h>
+#include "common/files/careful.h"
 
 namespace tensorlane::cli {
 namespace {
 
-Status cannot_write_output(const std::string& path, int error) {
-  return Status(Code::kUnavailable, fmt::format("the file cannot be written: {}", std::strerror(error)), path,
-                "name a file in a folder that exists and that you may write to, on a disk with free space");
-}
+constexpr const char* kWhat = "the file";
 
 }  // namespace
 
 Status can_write_output(const std::string& path) {
-  if (path.empty()) return {};
-  std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown)) return cannot_write_output(path, EISDIR);
-  const bool exists = std::filesystem::exists(path, unknown);
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  const std::string asked = exists ? path : folder.empty() ? "." : folder.string();
-  if (::access(asked.c_str(), exists ? W_OK : W_OK | X_OK) == 0) return {};
-  return cannot_write_output(path, errno);
+  return path.empty() ? Status() : files::check_creatable(path, kWhat);
 }
 
 Status write_output(const std::string& path, const std::string& text) {
   if (path.empty()) return {};
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  return file ? Status() : cannot_write_output(path, errno == 0 ? EIO : errno);
+  TL_ASSIGN_OR_RETURN(const int file, files::create(path, kWhat, files::Readers::kByUmask));
+  std::string_view rest = text;
+  int error = 0;
+  while (!rest.empty() && error == 0) {
+    const ssize_t count = ::write(file, rest.data(), rest.size());
+    if (count > 0) rest.remove_prefix(static_cast<std::size_t>(count));
+    if (count < 0 && errno != EINTR) error = errno;
+  }
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0) return {};
+  return Status(Code::kUnavailable, std::string("cannot write the file: ") + std::strerror(error), path,
+                "free space on the disk or choose another path");
 }
 
 }  // namespace tensorlane::cli

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "common/base/text.h"
+#include "monitor/answers/parse.h"
 #include "monitor/answers/read.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
@@ -37,7 +39,7 @@ Result<report::Reports> ask(const Arguments& args, const char* kind, std::map<st
   TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
   report::Reports reports;
   for (DaemonAnswer& answer : all.answers) {
-    json said = answer.text.ok() ? json::parse(*answer.text, nullptr, false) : json();
+    json said = answer.text.ok() ? answers::parse(*answer.text) : json();
     if (said.is_object())
       reports[answer.host] = std::move(said);
     else
@@ -135,6 +137,8 @@ Result<int> make(const Arguments& args) {
   figures.verify = std::move(verify);
   const std::string made = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
   TL_RETURN_IF_ERROR(write_output(args.output, report::page_html(figures, made)));
+  for (const auto& [host, why] : figures.silent)
+    fmt::print(stderr, "tensorlane: nothing is known of host {}: {}\n", printable(host), printable(why));
   if (args.json_output)
     fmt::print("{}\n", to_json(figures).dump(2, ' ', false, json::error_handler_t::replace));
   else

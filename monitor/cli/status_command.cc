@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "monitor/answers/parse.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 
@@ -178,17 +179,7 @@ Result<std::string> status_text(const std::string& path, const std::string& host
   return std::move(all.answers.front().text);
 }
 
-Result<int> show(const Arguments& args) {
-  const std::string path = args.socket.empty() ? daemon_socket() : args.socket;
-  TL_ASSIGN_OR_RETURN(const std::string text, status_text(path, args.host));
-  const nlohmann::json status = nlohmann::json::parse(text, nullptr, false);
-  if (status.is_discarded())
-    return Status(Code::kCorrupt, "the daemon's status is no JSON", path,
-                  "install the same version of the command and the daemon");
-  if (args.json) {
-    fmt::print("{}\n", status.dump(2));
-    return 0;
-  }
+void print(const nlohmann::json& status) {
   fmt::print("host {}: tensorlaned {} (pid {}), up {:.0f} s\n", status.value("host", "?"), status.value("version", "?"),
              status.value("pid", 0), status.value("uptime_s", 0.0));
   if (status.contains("fabric")) {
@@ -203,6 +194,24 @@ Result<int> show(const Arguments& args) {
     fmt::print("a job of user {}: {}, {} hosts\n", job.value("user", 0u), job.value("state", "?"),
                job.value("hosts", 0u));
   print_demoted(lane);
+}
+
+Result<int> show(const Arguments& args) {
+  const std::string path = args.socket.empty() ? daemon_socket() : args.socket;
+  TL_ASSIGN_OR_RETURN(const std::string text, status_text(path, args.host));
+  const nlohmann::json status = answers::parse(text);
+  const Status other_release(Code::kCorrupt, "the daemon's status cannot be read", path,
+                             "install the same version of the command and the daemon");
+  if (!status.is_object()) return other_release;
+  if (args.json) {
+    fmt::print("{}\n", status.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return 0;
+  }
+  try {
+    print(answers::printable_json(status));
+  } catch (const nlohmann::json::exception&) {  // a number where a text should be, or the like
+    return other_release;
+  }
   return 0;
 }
 

@@ -12,8 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/text.h"
 #include "common/files/careful.h"
 #include "common/spans/packed.h"
+#include "monitor/answers/parse.h"
 #include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
@@ -60,8 +62,17 @@ Status write_events(const spans::Unpacked& unpacked, const std::string& path) {
   return written;
 }
 
+// A daemon that lies may call a host what it likes.
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos && is_printable(name);
+}
+
 Saved::Host save_answer(const DaemonAnswer& answer, const std::string& path) {
   Saved::Host host{answer.host, path, 0, 0, answer.text.status()};
+  if (!is_file_name(answer.host)) {
+    host.error = Status(Code::kCorrupt, "this is no name of a host", printable(answer.host),
+                        "ask a daemon that you trust, of the same release");
+  }
   if (!host.error.ok()) return host;
   const Result<spans::Unpacked> unpacked = spans::unpack(*answer.text);
   host.error = unpacked.ok() ? write_events(*unpacked, path) : unpacked.status();
@@ -105,7 +116,7 @@ Result<DaemonAnswers> count(const SaveOptions& options) {
 }
 
 std::uint64_t counted(const std::string& text) {
-  const nlohmann::json answer = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json answer = answers::parse(text);
   return answer.is_object() && answer.contains("spans") && answer["spans"].is_number_unsigned()
              ? answer["spans"].get<std::uint64_t>()
              : 0;
@@ -124,8 +135,11 @@ Status fetch(const SaveOptions& options, SteadyClock::time_point begun, const Da
     TL_ASSIGN_OR_RETURN(
         const DaemonAnswers all,
         ask_daemons(options.socket, {.kind = "spans", .args = args, .hosts = hosts, .patience = kPatience}));
-    for (const DaemonAnswer& answer : all.answers)
+    for (const DaemonAnswer& answer : all.answers) {
       saved->hosts.push_back(save_answer(answer, folder + "/" + answer.host + ".json"));
+      const Saved::Host& host = saved->hosts.back();
+      if (host.error.ok() && host.spans == 0) ::unlink(host.file.c_str());
+    }
     hosts.clear();
     bytes = 0;
     return {};

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "monitor/answers/parse.h"
 #include "monitor/answers/read.h"
 #include "monitor/cli/daemon_call.h"
 
@@ -27,7 +28,7 @@ double now() {
 // Each host's JSON object, or why there is none.
 void sort_out(DaemonAnswers all, std::map<std::string, json>* answers, std::map<std::string, std::string>* silent) {
   for (DaemonAnswer& answer : all.answers) {
-    json said = answer.text.ok() ? json::parse(*answer.text, nullptr, false) : json();
+    json said = answer.text.ok() ? answers::parse(*answer.text) : json();
     if (said.is_object())
       (*answers)[answer.host] = std::move(said);
     else
@@ -39,7 +40,7 @@ void sort_out(DaemonAnswers all, std::map<std::string, json>* answers, std::map<
 Status ask_statuses(const TopQuestions& questions, bool all_hosts, top::Answers* answers) {
   if (!all_hosts) {
     TL_ASSIGN_OR_RETURN(const std::string text, daemon_status(questions.socket));
-    answers->local = json::parse(text, nullptr, false);
+    answers->local = tensorlane::answers::parse(text);
   } else {
     TL_ASSIGN_OR_RETURN(
         DaemonAnswers all,

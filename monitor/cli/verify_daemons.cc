@@ -41,12 +41,11 @@ class DaemonHands final : public ProbeHands {
     for (std::size_t i = 0; i < size(); ++i) {
       if (failures_[i])
         answers[i] = *failures_[i];
-      else if (!commands[i].empty())
+      else if (!commands[i].empty() && (opened_[i] = true))  // also where no answer comes, or none that can be read
         threads.emplace_back([&, i] { answers[i] = ask_all(i, commands[i], patience); });
     }
     for (std::thread& thread : threads) thread.join();
     for (std::size_t i = 0; i < size(); ++i) {
-      if (answers[i].ok() && !commands[i].empty()) opened_[i] = true;
       if (!answers[i].ok() && !failures_[i]) failures_[i] = answers[i].status();
     }
     return answers;

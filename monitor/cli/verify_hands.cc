@@ -1,11 +1,12 @@
 #include "monitor/cli/verify_hands.h"
 
 #include "common/base/text.h"
+#include "monitor/answers/parse.h"
 
 namespace tensorlane::cli {
 
 Result<nlohmann::json> parse_probe_line(const std::string& line) {
-  nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+  nlohmann::json parsed = answers::parse(line);
   const bool sound = parsed.is_object() && parsed.contains("kind") && parsed["kind"].is_string();
   if (!sound)
     return Status(Code::kCorrupt, "what it says is no answer of tensorlane-probe: " + printable(line.substr(0, 80)));

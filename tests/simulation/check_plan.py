@@ -253,8 +253,8 @@ def check_errors(folder):
         (("--model", "vgg-19", *speed, "--hosts", 2, "--gbps", -10), "--gbps"),
         (("--model", "vgg-19", *speed, *network, "--jobs", "1,0"), "--jobs"),
         (("--model", "vgg-19", "--layer-times", folder, *network), "cannot be read"),
-        (("--model", "vgg-19", *speed, *network, "--json", folder / "none" / "plan.json"), "cannot be written"),
-        (("--model", "vgg-19", *speed, *network, "--chart", folder), "cannot be written"),
+        (("--model", "vgg-19", *speed, *network, "--json", folder / "none" / "plan.json"), "cannot write the file: "),
+        (("--model", "vgg-19", *speed, *network, "--chart", folder), "cannot write the file: "),
     ):
         done = run(*arguments)
         check(done.returncode in (1, 2) and expected in done.stderr, f"{arguments}: {done.returncode} {done.stderr}")

@@ -81,7 +81,7 @@ def check_refusals(folder):
     assert done.returncode == 1 and "gone.json" in done.stderr, done
     path.write_text(graph(*FIGURE_1A))
     done = run("--algorithm", "tac", path, "--json", folder / "no" / "such" / "folder")
-    assert done.returncode == 1 and "cannot be written" in done.stderr, done
+    assert done.returncode == 1 and "cannot write the file: " in done.stderr, done
 
 
 with tempfile.TemporaryDirectory() as temporary:

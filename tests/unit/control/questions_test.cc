@@ -225,15 +225,15 @@ TEST(Questions, AnotherVersionIsNamedAndToldThisOneOnce) {
 
 TEST(Questions, OneHostMayNotAskTooMuchAndOthersStillMay) {
   Net net;
-  const auto ask = [&](const std::string& from, std::uint64_t number, const char* kind) {
-    Message message{MessageType::kAsk, JobId(number), Epoch(0), 0, json::array({7, kind, "{}", 1'000'000'000})};
+  const auto ask = [&](const std::string& from, std::uint64_t number, const char* kind, std::uint32_t uid = 7) {
+    Message message{MessageType::kAsk, JobId(number), Epoch(0), 0, json::array({uid, kind, "{}", 1'000'000'000})};
     return net.at("c").questions.handle(from, message, net.now);
   };
   for (std::uint64_t n = 0; n < Questions::kMostForeign; ++n) EXPECT_TRUE(ask("a", n, "later"));
   EXPECT_TRUE(net.sent.empty());
   EXPECT_TRUE(ask("a", 1000, "who"));
   ASSERT_EQ(net.sent.size(), 1u);
-  EXPECT_EQ(status_from_json(std::get<2>(net.sent[0]).body[2]).what(), "host a asks too much of it");
+  EXPECT_EQ(status_from_json(std::get<2>(net.sent[0]).body[2]).what(), "users of host a ask too much of it");
   EXPECT_TRUE(ask("b", 1, "who"));
   EXPECT_EQ(std::get<2>(net.sent[1]).body[2], status_to_json({}));
   EXPECT_FALSE(ask("a", 5, "later"));  // the number is in use
@@ -247,6 +247,11 @@ TEST(Questions, OneHostMayNotAskTooMuchAndOthersStillMay) {
   for (const auto& [from, to, message] : net.sent) refused += status_from_json(message.body[2]).ok() ? 0 : 1;
   EXPECT_GE(refused, 2 * Questions::kForeignRate);
   EXPECT_LT(refused, 3 * Questions::kForeignRate);
+  // The host's root is answered all the same.
+  net.sent.clear();
+  ask("a", 9000, "who", 0);
+  ASSERT_EQ(net.sent.size(), 1u);
+  EXPECT_TRUE(status_from_json(std::get<2>(net.sent[0]).body[2]).ok());
 }
 
 // The sessions that asked may be gone: what a user leaves behind has a bound, and is nobody else's loss.
