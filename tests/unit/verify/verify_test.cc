@@ -300,5 +300,16 @@ TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
   EXPECT_THAT(nothing.report().notes, ::testing::Contains(HasSubstr("--load needs --agent")));
 }
 
+// An interval that reaches into what is not short enough says nothing, wherever its middle is.
+TEST(Overtaking, IsSeenWhereTheWholeIntervalIsShort) {
+  OneSwitch net;
+  add_all(net);
+  net.add_load(0.97, 3.6, 10);  // 2.9 to 4.3 ms, and half the wait is 4.05 to 6.05 ms
+  net.add_load(0.97, 3.3, 10);
+  const Report report = net.report();
+  EXPECT_EQ(report.overtaking[0].outcome, Outcome::kUntested) << report.overtaking[0].text;
+  EXPECT_EQ(report.overtaking[1].outcome, Outcome::kPassed) << report.overtaking[1].text;
+}
+
 }  // namespace
 }  // namespace tensorlane::verify
