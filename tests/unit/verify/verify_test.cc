@@ -311,5 +311,18 @@ TEST(Overtaking, IsSeenWhereTheWholeIntervalIsShort) {
   EXPECT_EQ(report.overtaking[1].outcome, Outcome::kPassed) << report.overtaking[1].text;
 }
 
+TEST(Lossless, PacketsThatWereSentAgainCountInTheirOwnClass) {
+  OneSwitch net;
+  add_all(net);
+  for (int i = 0; i < 2; ++i) {
+    LoadFact& load = net.add_load(0.97, 0.3, 10);
+    load.high_retransmitted = 3, load.low_retransmitted = 7;
+  }
+  const Report report = net.report();
+  ASSERT_THAT(report.lossless, SizeIs(2));
+  EXPECT_THAT(report.lossless[0].text, ::testing::StartsWith("6 packets were sent again"));
+  EXPECT_THAT(report.lossless[1].text, ::testing::StartsWith("14 packets were sent again"));
+}
+
 }  // namespace
 }  // namespace tensorlane::verify
