@@ -229,6 +229,20 @@ TEST(Report, FindsADeviceWideTrafficClass) {
   EXPECT_THAT(report.hosts[0].text, HasSubstr("mlx5_0"));
 }
 
+// A process without privileges may give its sockets no priority above 6.
+TEST(Report, SocketsOfThePriorityThatTheKernelAllowsAreRight) {
+  for (const auto& [pcp, priority, good] : {std::tuple(5, 5, true), {5, 4, false}, {7, 6, true}, {7, 5, false}}) {
+    OneSwitch net;
+    net.seen.classes[0].pcp = pcp;
+    add_all(net);
+    for (FlowFact& flow : net.seen.flows)
+      if (flow.from == 0 && flow.cls == 0) flow.own_priority = priority;
+    const Report report = net.report();
+    EXPECT_EQ(report.hosts[0].outcome, good ? Outcome::kPassed : Outcome::kFailed) << pcp << ", " << priority;
+    EXPECT_EQ(report.hosts[1].outcome, Outcome::kPassed);
+  }
+}
+
 TEST(Report, ComparesTheFileWithWhatDaemonsHaveInForce) {
   OneSwitch net;
   add_all(net);
