@@ -297,6 +297,7 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_THAT(report.overtaking[3].text, HasSubstr("no queue formed"));
   ASSERT_THAT(report.findings, SizeIs(1));
   EXPECT_EQ(report.findings[0].where, "s's port Ethernet3 towards c");
+  EXPECT_THAT(report.findings[0].classes, ::testing::ElementsAre("urgent")) << "the class that is held up";
   EXPECT_EQ(report.exit_status, 1);
 }
 
