@@ -154,6 +154,28 @@ void add_all(OneSwitch& net) {
       for (std::size_t cls = 0; cls < 2 && from != to; ++cls) net.add(from, to, cls, net.seen.classes[cls].dscp);
 }
 
+TEST(Topology, EachRailHasWaysOfItsOwn) {
+  const Topology topology(fabric::parse(R"(
+hosts:
+  - {name: a, addresses: {tcp: [10.0.0.1, 10.0.1.1]}}
+  - {name: b, addresses: {tcp: [10.0.0.2, 10.0.1.2]}}
+switches: [{name: s0}, {name: s1}]
+links:
+  - {from: a, to: s0, speed: 100G}
+  - {from: a, to: s1, speed: 100G}
+  - {from: b, to: s0, speed: 100G}
+  - {from: b, to: s1, speed: 100G}
+)",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value());
+  for (const std::size_t rail : {0, 1}) {
+    const std::vector<Way> ways = topology.ways("a", "b", rail);
+    ASSERT_THAT(ways, SizeIs(1));
+    EXPECT_THAT(topology.switches_on(ways[0]), ::testing::ElementsAre("s" + std::to_string(rail)));
+  }
+  EXPECT_THAT(topology.ways("a", "b", 2), IsEmpty());
+}
+
 TEST(Report, NamesThePortAndTheCommandOfItsSystem) {
   OneSwitch net;
   add_all(net);
