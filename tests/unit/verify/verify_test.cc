@@ -176,6 +176,45 @@ links:
   EXPECT_THAT(topology.ways("a", "b", 2), IsEmpty());
 }
 
+// What is lost has no hops of its own to count: as many as others between the hosts have had, of its family.
+TEST(Verify, FindsWhereAClassIsLostInANetworkOfOneFamily) {
+  const Topology topology(fabric::parse(R"(
+hosts:
+  - {name: a, addresses: {tcp: "fd00::1"}}
+  - {name: b, addresses: {tcp: "fd00::2"}}
+switches: [{name: left}, {name: up0}, {name: up1}, {name: right}]
+links:
+  - {from: a, to: left, speed: 100G}
+  - {from: b, to: right, speed: 100G}
+  - {from: left, to: up0, speed: 100G}
+  - {from: left, to: up1, speed: 100G}
+  - {from: up0, to: right, speed: 100G}
+  - {from: up1, to: right, speed: 100G}
+)",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value());
+  for (const bool ipv6 : {false, true}) {
+    Observations seen{.classes = {{"urgent", 43, 5, true}, {"bulk", 27, 3, true}}, .hosts = {{"a", {}}, {"b", {}}}};
+    for (const std::size_t cls : {0, 1})
+      for (const std::string spine : {"10.1.0.2", "10.1.0.3"}) {
+        const bool lost = cls == 0 && spine == "10.1.0.3";
+        FlowFact flow{.from = 0, .to = 1, .ipv6 = ipv6, .cls = cls, .outcome = lost ? "timed_out" : "arrived"};
+        const std::optional<int> dscp = seen.classes[cls].dscp;
+        flow.hops = {{1, "10.1.0.1", dscp}, {2, spine, dscp}, {3, "", {}}};
+        if (!lost) flow.hops[2] = {3, "10.1.0.4", dscp}, flow.dscp = dscp, flow.hop_count = 3;
+        seen.flows.push_back(flow);
+      }
+    const Report report = analyse(seen, topology);
+    ASSERT_THAT(report.findings, SizeIs(1)) << to_text(report, true);
+    EXPECT_THAT(report.findings[0].where, ::testing::StartsWith("up0 or up1 (10.1.0.3)'s port towards right")) << ipv6;
+    EXPECT_THAT(report.findings[0].what, HasSubstr("DSCP 43 (urgent) is lost"));
+    // Of a flow that is lost nobody knows the whole way.
+    ASSERT_THAT(report.coverage, SizeIs(1));
+    EXPECT_EQ(report.coverage[0].seen, 2U);
+    EXPECT_EQ(report.coverage[0].ports, 3U);
+  }
+}
+
 TEST(Report, NamesThePortAndTheCommandOfItsSystem) {
   OneSwitch net;
   add_all(net);
