@@ -240,6 +240,24 @@ TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   EXPECT_EQ(text_of(after), text_of(before));
 }
 
+// As a parameter server's host does: what fills its link is the job's all the same.
+TEST(Explain, BytesThatAHostReceivesAreComparedWithWhatItsJobReceives) {
+  std::vector<HostTimes> hosts;
+  for (auto& [before, after] : MadeUpJob(4).reports()) {
+    for (json* report : {&before, &after}) {
+      if ((*report)["host"] != "h0") continue;
+      for (json& cls : (*report)["classes"]) cls["sent_bytes"] = cls["sent_bytes"].get<std::uint64_t>() / 10;
+      json& rail = (*report)["rails"][0];
+      for (const char* key : {"sent_bytes", "nic_sent_bytes"}) rail[key] = rail[key].get<std::uint64_t>() / 10;
+    }
+    hosts.push_back(difference(before, after).value());
+  }
+  const Explanation all = explain(hosts).value();
+  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+  EXPECT_THAT(find(all, Cause::kFullLink)->places, ::testing::Contains("the link to host h0")) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
+}
+
 TEST(Explain, ReadsTheReportsOfAThousandHostsWhileSomebodyWaits) {
   MadeUpJob job(1024);
   job.hosts[700].rank.input = 0.050;
