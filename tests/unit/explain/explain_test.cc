@@ -258,6 +258,20 @@ TEST(Explain, BytesThatAHostReceivesAreComparedWithWhatItsJobReceives) {
   EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
 }
 
+// Three times the least round trip is no queue where that is short: so little comes from the hosts alone.
+TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
+  MadeUpJob job(4);
+  job.communication *= 5;
+  for (MadeUpHost& host : job.hosts) {
+    host.window = 4096;
+    host.stalls_per_send = 12;
+    host.urgent = host.bulk = {.rate = 0.12, .rtt = 0.0006, .min_rtt = 0.0001};
+  }
+  const Explanation all = explained(job);
+  EXPECT_NE(find(all, Cause::kSmallWindow), nullptr) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kSlowLink), nullptr) << text_of(all);
+}
+
 TEST(Explain, ReadsTheReportsOfAThousandHostsWhileSomebodyWaits) {
   MadeUpJob job(1024);
   job.hosts[700].rank.input = 0.050;
