@@ -272,6 +272,20 @@ TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
   EXPECT_EQ(find(all, Cause::kSlowLink), nullptr) << text_of(all);
 }
 
+// The usual one of two is the faster one; and so where two of four are slow.
+TEST(Explain, NamesSlowRanksThatAreHalfOfAll) {
+  for (const std::size_t count : {2, 4}) {
+    MadeUpJob job(count);
+    for (std::size_t h = count / 2; h < count; ++h) job.hosts[h].rank.compute += 0.025;
+    const Explanation all = explained(job);
+    const Finding* found = find(all, Cause::kSlowComputing);
+    ASSERT_NE(found, nullptr) << text_of(all);
+    EXPECT_EQ(found->places.size(), count / 2) << text_of(all);
+    EXPECT_EQ(found->places.back(), "rank " + std::to_string(count - 1) + " on host h" + std::to_string(count - 1));
+    EXPECT_EQ(find(all, Cause::kComputation), nullptr) << text_of(all);
+  }
+}
+
 TEST(Explain, ReadsTheReportsOfAThousandHostsWhileSomebodyWaits) {
   MadeUpJob job(1024);
   job.hosts[700].rank.input = 0.050;
