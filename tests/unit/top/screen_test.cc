@@ -325,6 +325,23 @@ TEST(Pictures, OfDaemonsOneThatStartedAgainHasNoRateEither) {
   }
 }
 
+// Of two hosts: one has three times as many operations, which wait five times as long.
+TEST(Pictures, TheMeanOfAClassCountsAHostByItsOperations) {
+  History history;
+  for (const double at : {10.0, 12.0}) {
+    Answers answers = round_of(3, at, true);
+    for (nlohmann::json& cls : answers.reports["gpu01"]["classes"])
+      cls["operations"] = cls["operations"].get<int>() * 3, cls["queue_ns"] = cls["queue_ns"].get<std::int64_t>() * 5;
+    history.add(answers);
+  }
+  const nlohmann::json classes = to_json(make_picture(history))["classes"];
+  ASSERT_EQ(classes.size(), 2u);
+  for (const nlohmann::json& cls : classes) {
+    EXPECT_NEAR(cls["queue_s"], (1 * 1e-3 + 3 * 5e-3) / 4, 1e-9) << cls;
+    EXPECT_NEAR(cls["operations_per_second"], 120, 1e-6) << cls;
+  }
+}
+
 TEST(Pictures, AThousandHostsTakeLittleTime) {
   const Picture picture = picture_of(1024, true);
   EXPECT_EQ(picture.hosts, 1024u);
