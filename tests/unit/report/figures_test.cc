@@ -78,6 +78,18 @@ TEST(Figures, HostsThatSayNothingOrNonsenseAreNamed) {
   EXPECT_THAT(none.figures().status().to_string(), HasSubstr("that can be used"));
 }
 
+TEST(Figures, AHostThatAnswersAgainIsNamedNoMore) {
+  Watch watch;
+  for (int look = 0; look < 4; ++look) {
+    Reports reports = reports_of(4, 10 + look);
+    if (look == 1) reports.erase("gpu01");
+    watch.add(look, std::move(reports));
+    if (look == 1) watch.add_silent("gpu01", "it has not answered");
+    EXPECT_EQ(look == 0 || watch.figures()->silent.size() == (look == 1 ? 1u : 0u), true) << look;
+  }
+  EXPECT_EQ(watch.figures()->hosts, 4u);
+}
+
 TEST(Figures, AHostThatIsSilentWhereNothingGoesOnIsNamed) {
   Watch watch;
   Reports later = reports_of(4, 11);
