@@ -157,6 +157,21 @@ TEST(Pages, ALongWatchHasAtMostSixtyPoints) {
   for (const RankFigures& rank : figures.ranks) EXPECT_EQ(rank.lags.size(), figures.times.size());
 }
 
+TEST(Pages, OfARankThatHasComeLaterNothingIsMadeUp) {
+  Watch watch;
+  for (int look = 0; look < 200; ++look) {
+    Reports reports = reports_of(4, 10 + look);
+    if (look < 51) reports.erase("gpu03");
+    watch.add(look, std::move(reports));
+  }
+  const Figures figures = *watch.figures();
+  const auto late = std::ranges::find(figures.ranks, 7u, &RankFigures::rank);
+  ASSERT_NE(late, figures.ranks.end());
+  EXPECT_FALSE(late->lags.front());
+  EXPECT_TRUE(late->lags.back());
+  for (const std::optional<double>& lag : late->lags) EXPECT_NEAR(lag.value_or(0.02), 0.02, 1e-9);
+}
+
 TEST(Pages, NamesAreTextAndNeverTags) {
   Figures figures = figures_of(4, 3);
   const std::string evil = "</title><script>x</script>\"' & \x1b\xff";
