@@ -188,6 +188,19 @@ TEST(Pages, NamesAreTextAndNeverTags) {
   EXPECT_THAT(page, HasSubstr("&lt;/title&gt;&lt;script&gt;x&lt;/script&gt;&quot;' &amp; ??"));
 }
 
+TEST(Pages, AVerdictIsOfThePairInItsDirection) {
+  const auto verify = read_verify({{"marks",
+                                    {{{"from", "a"}, {"to", "b"}, {"dscp", "failed"}},
+                                     {{"from", "a"}, {"to", "b"}, {"dscp", "passed"}},
+                                     {{"from", "b"}, {"to", "a"}, {"dscp", "passed"}}}}});
+  ASSERT_TRUE(verify.ok());
+  EXPECT_THAT(verify->hosts, testing::ElementsAre("a", "b"));
+  EXPECT_EQ(verify->cells.at({0, 1}).failed, 1u);
+  EXPECT_EQ(verify->cells.at({0, 1}).passed, 1u);
+  EXPECT_EQ(verify->cells.at({1, 0}).failed, 0u);
+  EXPECT_EQ(verify->cells.at({1, 0}).passed, 1u);
+}
+
 TEST(Pages, VerdictsMustBeSome) {
   EXPECT_FALSE(read_verify(json(3)).ok());
   EXPECT_FALSE(read_verify({{"pairs", 3}}).ok());
