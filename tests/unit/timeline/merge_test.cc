@@ -85,6 +85,26 @@ TEST(ClockFit, SaysWhenClocksHaveMoved) {
   EXPECT_GT(fit.moved(), 0);
 }
 
+// An end that two files tell of is one end; where they differ much, nobody knows which is right.
+TEST(ClockFit, AnEndThatIsToldOfTwiceCountsWhereBothAreAlike) {
+  for (const bool sent : {false, true}) {
+    for (const std::int64_t apart : {500'000, 2'000'000}) {
+      Clocks clocks({0, 5'000'000});
+      clocks.send(0, 1, 300);
+      clocks.send(1, 0, 300);
+      const OperationKey key{64, 64};
+      clocks.fit.add(key, true, 0, 70'000'000);
+      clocks.fit.add(key, false, 1, 75'000'100);
+      clocks.fit.add(key, sent, sent ? 0 : 1, (sent ? 70'000'000 : 75'000'100) + apart);
+      const Offset offset = clocks.fit.fit(2)[1];
+      const bool counts = apart < 1'000'000;
+      EXPECT_EQ(offset.operations, counts ? 3u : 2u) << sent;
+      EXPECT_EQ(offset.error, counts ? 200 : 300) << sent;
+      EXPECT_EQ(offset.offset, counts ? 4'999'900 : 5'000'000) << sent;
+    }
+  }
+}
+
 TEST(ClockFit, KeepsOnlySoMany) {
   Clocks clocks({0, 5'000'000});
   for (std::size_t i = 0; i < ClockFit::kMostKept + 10000; ++i) clocks.send(i % 2, 1 - i % 2, 300);
