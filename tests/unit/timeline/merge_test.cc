@@ -182,6 +182,21 @@ TEST_F(MergeTest, ArrowsHoldToBothEnds) {
   for (const auto& span : written("X")) EXPECT_EQ(span["args"]["tensor"], "fc1,\"args\":");
 }
 
+// An operation that an epoch has left undone is not the one of the same number in the next epoch.
+TEST_F(MergeTest, NoArrowLeadsFromOneEpochToAnother) {
+  std::vector<spans::Span> sent{end(true, 1000, 1, "h1"), end(true, 5000, 1, "h1")};
+  sent[1].epoch = 4;
+  spans::Span received = end(false, 5300, 1, "h0");
+  received.epoch = 4;
+  const std::string h0 = timeline("h0.json", "h0", 0, 0, sent), h1 = timeline("h1.json", "h1", 1, 0, {received});
+  const Result<MergeSummary> summary = merged({h0, h1});
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(summary->arrows, 1u);
+  EXPECT_EQ(summary->alone, 1u);
+  ASSERT_EQ(written("s").size(), 1u);
+  EXPECT_NEAR(written("f")[0]["ts"].get<double>() - written("s")[0]["ts"].get<double>(), 0.3, 0.01);
+}
+
 // FILE.1 and FILE of one host, between which its wall clock was set.
 TEST_F(MergeTest, FilesOfOneBootAreByOneClock) {
   const std::string before = timeline("h0.json.1", "h0", 0, 1'000'000'000, {end(true, 1000, 1, "h1")});
