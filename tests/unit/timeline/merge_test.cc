@@ -231,6 +231,13 @@ TEST_F(MergeTest, LeavesOutWhatIsNotAskedFor) {
   options.since = 3000;
   options.until = 5000;
   EXPECT_EQ(merged({h0}, options)->spans, 3u);
+  options.until.reset();
+  options.since = 8000;
+  for (const std::int64_t last : {1000, 2000, 5000}) {  // what both ask for
+    options.last = nanoseconds(last);
+    EXPECT_EQ(merged({h0}, options)->spans, last == 1000 ? 2u : 3u) << last;
+  }
+  options.last.reset();
   options.since = options.until = 1'000'000;
   EXPECT_THAT(merged({h0}, options).status().to_string(), HasSubstr("no span is in this time"));
 }
