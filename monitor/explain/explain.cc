@@ -18,7 +18,7 @@ constexpr double kWorthSeconds = 0.001;
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
-  const std::size_t middle = values.size() / 2;
+  const std::size_t middle = (values.size() - 1) / 2;
   std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
   return values[middle];
 }

@@ -1,5 +1,4 @@
 #include "monitor/report/figures.h"
-#include "common/base/text.h"
 
 #include <fmt/format.h>
 

@@ -85,6 +85,7 @@ std::vector<Coverage> cover(const Observations& seen, const std::vector<Trace>& 
   for (std::size_t i = 0; i < seen.flows.size(); ++i) {
     const FlowFact& flow = seen.flows[i];
     ports.try_emplace(pair_of(flow), 0);
+    if (!flow.arrived()) continue;  // nobody knows the whole way of what is lost
     std::vector<std::string> way;
     for (const TraceNode& node : traces[i].nodes)
       if (!node.is_host) way.push_back(node.address.empty() ? node.name : node.address);

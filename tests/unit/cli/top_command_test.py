@@ -104,6 +104,29 @@ def daemons_that_lie(socket):
     print("good: liars")
 
 
+def other_commands(socket, folder):
+    """What asks daemons, beside top: texts that are too deep, of other types or steer the terminal are an error, and no path is a host's choice."""
+    evil, out = "\x1b[2J\x9b1m", os.path.join(folder, "out")
+    os.mkdir(out)
+    deep = "[" * 200000 + "]" * 200000
+    texts = [deep, '{"host": "h0", "lane": ' + deep + "}", json.dumps({"host": evil, "version": evil, "jobs": [{"name": evil, "hosts": []}]}),
+             json.dumps({"host": 5, "jobs": [{"name": 5, "hosts": [1, None]}], "lane": {"classes": [{"name": 5}], "rails": {}}, "uptime_s": "x", "fabric": []})]
+    for text in texts:
+        answer = json.dumps({"host": "h0", "answers": [{"host": "h0", "text": text}]})
+        with FakeDaemon(socket, lambda: text, lambda question: answer):
+            for words in (["status"], ["status", "--host", "h0"], ["status", "--json"], ["explain", "x", "--seconds", "0.5"], ["timeline", "save", os.path.join(folder, "t.json")],
+                          ["report", "x", "--seconds", "2", "-o", os.path.join(folder, "r.html")]):
+                done = subprocess.run([TENSORLANE, *words, "--socket", socket], capture_output=True, text=True, timeout=30)
+                assert done.returncode in (0, 1), (words, text[:80], done)
+                assert "\x1b" not in done.stdout + done.stderr and "\x9b" not in done.stdout + done.stderr or "--json" in words, (words, text[:80], done)
+    answer = json.dumps({"host": "h0", "answers": [{"host": "../victim", "text": '{"spans": 10}'}]})
+    with FakeDaemon(socket, lambda: "{}", lambda question: answer):
+        done = subprocess.run([TENSORLANE, "timeline", "save", "--all-hosts", out, "--socket", socket], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "this is no name of a host" in done.stderr and os.listdir(out) == [], done
+    assert not os.path.exists(os.path.join(folder, "victim.json"))
+    print("good: other commands beside liars")
+
+
 def output_that_is_full(socket):
     with FakeDaemon(socket, status_of, lambda question: json.dumps({"host": "gpu0000", "answers": []})), open("/dev/full", "w") as full:
         done = subprocess.run([TENSORLANE, "top", "--socket", socket, "--json", "--interval", "0.2"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
@@ -142,6 +165,7 @@ def main():
         assert done.returncode == 1 and "no daemon answers" in done.stderr, done
         a_thousand_hosts(socket)
         daemons_that_lie(socket)
+        other_commands(socket, folder)
         output_that_is_full(socket)
         daemons_that_hang(socket)
         daemons_of_another_release(socket)

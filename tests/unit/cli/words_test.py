@@ -51,13 +51,24 @@ def output_that_goes_nowhere():
 
 def output_files_that_cannot_be(folder):
     """Said before the work whose result would be lost: no daemon is asked, and none is there."""
+    victim, link, fifo = (os.path.join(folder, name) for name in ("victim", "link", "fifo"))
+    with open(victim, "w") as file:
+        file.write("precious")
+    os.symlink(victim, link)
+    os.mkfifo(fifo)
     for words in (["explain", "x", "--save"], ["report", "x", "-o"], ["verify", "--agent", "a,b", "--junit"]):
-        for path in (folder, os.path.join(folder, "none", "file")):
+        for path in (folder, os.path.join(folder, "none", "file"), link, fifo):
             done = subprocess.run([TENSORLANE, *words, path], capture_output=True, text=True, timeout=60)
             assert done.returncode == 1 and "cannot write the file: " in done.stderr and path in done.stderr, done
 
 
 def files_that_are_none(folder):
+    deep = os.path.join(folder, "deep.json")
+    with open(deep, "w") as file:
+        file.write("[" * 200000 + "]" * 200000)
+    for words in (["explain", "--load", deep], ["report", "-o", os.path.join(folder, "r.html"), "--load", deep]):
+        done = subprocess.run([TENSORLANE, *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "this is no JSON, or too deep" in done.stderr, done
     for words in (["explain", "--load"], ["report", "-o", os.path.join(folder, "r.html"), "--load"]):
         for path, why in ((folder, "this is a folder"), (os.path.join(folder, "none"), "No such file or directory"), (__file__, "this is no JSON")):
             done = subprocess.run([TENSORLANE, *words, path], capture_output=True, text=True, timeout=60)

@@ -305,6 +305,15 @@ TEST(Questions, PartsOfManyAnswersHaveABoundTogether) {
   EXPECT_GT(most, Questions::kMostOpenBytes / 2);
 }
 
+TEST(Questions, AnswersThatHaveBeenGivenCountNoMore) {
+  constexpr std::size_t kBytes = std::size_t{12} << 20;
+  Net net;
+  for (std::size_t asked = 0; asked <= Questions::kMostOpenBytes; asked += kBytes) {
+    const json reply = net.ask({{"kind", "long"}, {"args", {{"bytes", kBytes}}}});
+    ASSERT_TRUE(reply["answers"][0].contains("text")) << error_of(reply, 0) << " after " << asked;
+  }
+}
+
 TEST(Questions, AUserAsksSoOftenInASecondAndAnOperatorMoreOften) {
   Net net;
   for (const std::uint32_t uid : {7u, 0u}) {

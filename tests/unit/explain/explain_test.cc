@@ -240,6 +240,52 @@ TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   EXPECT_EQ(text_of(after), text_of(before));
 }
 
+// As a parameter server's host does: what fills its link is the job's all the same.
+TEST(Explain, BytesThatAHostReceivesAreComparedWithWhatItsJobReceives) {
+  std::vector<HostTimes> hosts;
+  for (auto& [before, after] : MadeUpJob(4).reports()) {
+    for (json* report : {&before, &after}) {
+      if ((*report)["host"] != "h0") continue;
+      for (json& cls : (*report)["classes"]) cls["sent_bytes"] = cls["sent_bytes"].get<std::uint64_t>() / 10;
+      json& rail = (*report)["rails"][0];
+      for (const char* key : {"sent_bytes", "nic_sent_bytes"}) rail[key] = rail[key].get<std::uint64_t>() / 10;
+    }
+    hosts.push_back(difference(before, after).value());
+  }
+  const Explanation all = explain(hosts).value();
+  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+  EXPECT_THAT(find(all, Cause::kFullLink)->places, ::testing::Contains("the link to host h0")) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
+}
+
+// Three times the least round trip is no queue where that is short: so little comes from the hosts alone.
+TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
+  MadeUpJob job(4);
+  job.communication *= 5;
+  for (MadeUpHost& host : job.hosts) {
+    host.window = 4096;
+    host.stalls_per_send = 12;
+    host.urgent = host.bulk = {.rate = 0.12, .rtt = 0.0006, .min_rtt = 0.0001};
+  }
+  const Explanation all = explained(job);
+  EXPECT_NE(find(all, Cause::kSmallWindow), nullptr) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kSlowLink), nullptr) << text_of(all);
+}
+
+// The usual one of two is the faster one; and so where two of four are slow.
+TEST(Explain, NamesSlowRanksThatAreHalfOfAll) {
+  for (const std::size_t count : {2, 4}) {
+    MadeUpJob job(count);
+    for (std::size_t h = count / 2; h < count; ++h) job.hosts[h].rank.compute += 0.025;
+    const Explanation all = explained(job);
+    const Finding* found = find(all, Cause::kSlowComputing);
+    ASSERT_NE(found, nullptr) << text_of(all);
+    EXPECT_EQ(found->places.size(), count / 2) << text_of(all);
+    EXPECT_EQ(found->places.back(), "rank " + std::to_string(count - 1) + " on host h" + std::to_string(count - 1));
+    EXPECT_EQ(find(all, Cause::kComputation), nullptr) << text_of(all);
+  }
+}
+
 TEST(Explain, ReadsTheReportsOfAThousandHostsWhileSomebodyWaits) {
   MadeUpJob job(1024);
   job.hosts[700].rank.input = 0.050;

@@ -122,6 +122,21 @@ TEST_F(CarefulTest, WhatIsCreatedIsReadByItsOwnerAlone) {
   EXPECT_EQ(info.st_size, 0);
 }
 
+TEST_F(CarefulTest, WhatIsForOthersIsMadeAsFilesAre) {
+  const mode_t before = umask(022);
+  EXPECT_EQ(outcome(create(path("new"), "the file", Readers::kByUmask)), "created");
+  umask(before);
+  struct stat info {};
+  ASSERT_EQ(stat(path("new").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, mode_t{0644});
+  EXPECT_EQ(outcome(create(file("old", 0640), "the file", Readers::kByUmask)), "created");
+  ASSERT_EQ(stat(path("old").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, mode_t{0640});
+  EXPECT_EQ(info.st_size, 0);
+  fs::create_symlink(path("old"), path("link"));
+  EXPECT_THAT(outcome(create(path("link"), "the file", Readers::kByUmask)), HasSubstr("symbolic link"));
+}
+
 TEST_F(CarefulTest, WhatBelongsToSomebodyElseIsNotOverwritten) {
   file("victim", 0600);
   fs::create_symlink(path("victim"), path("link"));

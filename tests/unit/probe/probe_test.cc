@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -143,7 +144,9 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   BurstSpec stream{.flow = flow_to("127.0.0.1", port), .source_ports = {0, 0}, .duration_ms = 50};
   stream.max_bytes = 1 << 20;
   BurstSpec echo{.flow = flow_to("127.0.0.1", port), .purpose = Purpose::kEcho, .duration_ms = 50};
+  const auto began = std::chrono::steady_clock::now();
   const auto seen = load({stream, echo}, kToken);
+  const auto took = std::chrono::steady_clock::now() - began;
   ASSERT_THAT(seen, SizeIs(2));
   EXPECT_EQ(seen[0].outcome, Outcome::kArrived);
   ASSERT_THAT(seen[0].streams, SizeIs(2));
@@ -155,6 +158,10 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   }
   EXPECT_EQ(seen[1].outcome, Outcome::kArrived);
   EXPECT_FALSE(seen[1].delays_us.empty());
+  std::uint64_t waited_us = 0;
+  for (const std::uint32_t delay : seen[1].delays_us) waited_us += delay;
+  EXPECT_GT(waited_us, seen[1].delays_us.size()) << "a message and its answer take more than a microsecond";
+  EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
 TEST(Packet, ReadsWhatHopsQuote) {

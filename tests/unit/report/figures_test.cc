@@ -78,6 +78,18 @@ TEST(Figures, HostsThatSayNothingOrNonsenseAreNamed) {
   EXPECT_THAT(none.figures().status().to_string(), HasSubstr("that can be used"));
 }
 
+TEST(Figures, AHostThatAnswersAgainIsNamedNoMore) {
+  Watch watch;
+  for (int look = 0; look < 4; ++look) {
+    Reports reports = reports_of(4, 10 + look);
+    if (look == 1) reports.erase("gpu01");
+    watch.add(look, std::move(reports));
+    if (look == 1) watch.add_silent("gpu01", "it has not answered");
+    EXPECT_EQ(look == 0 || watch.figures()->silent.size() == (look == 1 ? 1u : 0u), true) << look;
+  }
+  EXPECT_EQ(watch.figures()->hosts, 4u);
+}
+
 TEST(Figures, AHostThatIsSilentWhereNothingGoesOnIsNamed) {
   Watch watch;
   Reports later = reports_of(4, 11);
@@ -145,6 +157,21 @@ TEST(Pages, ALongWatchHasAtMostSixtyPoints) {
   for (const RankFigures& rank : figures.ranks) EXPECT_EQ(rank.lags.size(), figures.times.size());
 }
 
+TEST(Pages, OfARankThatHasComeLaterNothingIsMadeUp) {
+  Watch watch;
+  for (int look = 0; look < 200; ++look) {
+    Reports reports = reports_of(4, 10 + look);
+    if (look < 51) reports.erase("gpu03");
+    watch.add(look, std::move(reports));
+  }
+  const Figures figures = *watch.figures();
+  const auto late = std::ranges::find(figures.ranks, 7u, &RankFigures::rank);
+  ASSERT_NE(late, figures.ranks.end());
+  EXPECT_FALSE(late->lags.front());
+  EXPECT_TRUE(late->lags.back());
+  for (const std::optional<double>& lag : late->lags) EXPECT_NEAR(lag.value_or(0.02), 0.02, 1e-9);
+}
+
 TEST(Pages, NamesAreTextAndNeverTags) {
   Figures figures = figures_of(4, 3);
   const std::string evil = "</title><script>x</script>\"' & \x1b\xff";
@@ -159,6 +186,19 @@ TEST(Pages, NamesAreTextAndNeverTags) {
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("\x1b")));
   EXPECT_THAT(page, HasSubstr("&lt;/title&gt;&lt;script&gt;x&lt;/script&gt;&quot;' &amp; ??"));
+}
+
+TEST(Pages, AVerdictIsOfThePairInItsDirection) {
+  const auto verify = read_verify({{"marks",
+                                    {{{"from", "a"}, {"to", "b"}, {"dscp", "failed"}},
+                                     {{"from", "a"}, {"to", "b"}, {"dscp", "passed"}},
+                                     {{"from", "b"}, {"to", "a"}, {"dscp", "passed"}}}}});
+  ASSERT_TRUE(verify.ok());
+  EXPECT_THAT(verify->hosts, testing::ElementsAre("a", "b"));
+  EXPECT_EQ(verify->cells.at({0, 1}).failed, 1u);
+  EXPECT_EQ(verify->cells.at({0, 1}).passed, 1u);
+  EXPECT_EQ(verify->cells.at({1, 0}).failed, 0u);
+  EXPECT_EQ(verify->cells.at({1, 0}).passed, 1u);
 }
 
 TEST(Pages, VerdictsMustBeSome) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/spans/packed.h"
+#include "daemon/telemetry/span_answers.h"
 #include "daemon/telemetry/span_files.h"
 #include "daemon/telemetry/span_names.h"
 #include "daemon/telemetry/span_ring.h"
@@ -288,6 +289,32 @@ TEST_F(StoreTest, RefusesPackedSpansThatAreNone) {
        {long_name, std::string(), std::string("x"), std::string("{}"), good + "1 2 3\n", good + "x\n",
         good + "99 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", good + "2 1 0 0 0 0 9 9 9 0 0 0 0 0 0 0\n"})
     EXPECT_EQ(spans::unpack(bad).status().code(), Code::kCorrupt) << bad;
+}
+
+// Who asks from another host is told of jobs in which that host takes part; the daemon's user is somebody there.
+TEST_F(StoreTest, OtherHostsAreToldOfTheirJobsOnly) {
+  const auto asked_by = [this](std::uint32_t uid, const std::string& host) {
+    std::promise<Result<std::string>> said;
+    span_answerer(store_)({uid, host, host == "h0", {}, R"({"count": true})"},
+                          [&said](Result<std::string> answer) { said.set_value(std::move(answer)); });
+    const Result<std::string> answer = said.get_future().get();
+    return answer.ok() ? nlohmann::json::parse(*answer).value("spans", -1) : -1;
+  };
+  record(0, 9);
+  record(1, 10);
+  EXPECT_EQ(asked_by(0, "h0"), 2);
+  EXPECT_EQ(asked_by(0, "h1"), 2);
+  EXPECT_EQ(asked_by(0, "h2"), 0);
+  EXPECT_EQ(asked_by(1000, "h1"), 1);
+  EXPECT_EQ(asked_by(1000, "h2"), 0);
+  // As the service runs, which is not root.
+  const uid_t own = geteuid();
+  if (own == 0) {
+    ASSERT_EQ(seteuid(4321), 0);
+  }
+  EXPECT_EQ(asked_by(geteuid(), "h0"), 2);
+  EXPECT_LT(asked_by(geteuid(), "h1"), 2);
+  ASSERT_EQ(seteuid(own), 0);
 }
 
 class FilesTest : public StoreTest {

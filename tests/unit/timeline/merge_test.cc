@@ -85,6 +85,26 @@ TEST(ClockFit, SaysWhenClocksHaveMoved) {
   EXPECT_GT(fit.moved(), 0);
 }
 
+// An end that two files tell of is one end; where they differ much, nobody knows which is right.
+TEST(ClockFit, AnEndThatIsToldOfTwiceCountsWhereBothAreAlike) {
+  for (const bool sent : {false, true}) {
+    for (const std::int64_t apart : {500'000, 2'000'000}) {
+      Clocks clocks({0, 5'000'000});
+      clocks.send(0, 1, 300);
+      clocks.send(1, 0, 300);
+      const OperationKey key{64, 64};
+      clocks.fit.add(key, true, 0, 70'000'000);
+      clocks.fit.add(key, false, 1, 75'000'100);
+      clocks.fit.add(key, sent, sent ? 0 : 1, (sent ? 70'000'000 : 75'000'100) + apart);
+      const Offset offset = clocks.fit.fit(2)[1];
+      const bool counts = apart < 1'000'000;
+      EXPECT_EQ(offset.operations, counts ? 3u : 2u) << sent;
+      EXPECT_EQ(offset.error, counts ? 200 : 300) << sent;
+      EXPECT_EQ(offset.offset, counts ? 4'999'900 : 5'000'000) << sent;
+    }
+  }
+}
+
 TEST(ClockFit, KeepsOnlySoMany) {
   Clocks clocks({0, 5'000'000});
   for (std::size_t i = 0; i < ClockFit::kMostKept + 10000; ++i) clocks.send(i % 2, 1 - i % 2, 300);
@@ -162,6 +182,21 @@ TEST_F(MergeTest, ArrowsHoldToBothEnds) {
   for (const auto& span : written("X")) EXPECT_EQ(span["args"]["tensor"], "fc1,\"args\":");
 }
 
+// An operation that an epoch has left undone is not the one of the same number in the next epoch.
+TEST_F(MergeTest, NoArrowLeadsFromOneEpochToAnother) {
+  std::vector<spans::Span> sent{end(true, 1000, 1, "h1"), end(true, 5000, 1, "h1")};
+  sent[1].epoch = 4;
+  spans::Span received = end(false, 5300, 1, "h0");
+  received.epoch = 4;
+  const std::string h0 = timeline("h0.json", "h0", 0, 0, sent), h1 = timeline("h1.json", "h1", 1, 0, {received});
+  const Result<MergeSummary> summary = merged({h0, h1});
+  ASSERT_TRUE(summary.ok()) << summary.status().to_string();
+  EXPECT_EQ(summary->arrows, 1u);
+  EXPECT_EQ(summary->alone, 1u);
+  ASSERT_EQ(written("s").size(), 1u);
+  EXPECT_NEAR(written("f")[0]["ts"].get<double>() - written("s")[0]["ts"].get<double>(), 0.3, 0.01);
+}
+
 // FILE.1 and FILE of one host, between which its wall clock was set.
 TEST_F(MergeTest, FilesOfOneBootAreByOneClock) {
   const std::string before = timeline("h0.json.1", "h0", 0, 1'000'000'000, {end(true, 1000, 1, "h1")});
@@ -196,6 +231,13 @@ TEST_F(MergeTest, LeavesOutWhatIsNotAskedFor) {
   options.since = 3000;
   options.until = 5000;
   EXPECT_EQ(merged({h0}, options)->spans, 3u);
+  options.until.reset();
+  options.since = 8000;
+  for (const std::int64_t last : {1000, 2000, 5000}) {  // what both ask for
+    options.last = nanoseconds(last);
+    EXPECT_EQ(merged({h0}, options)->spans, last == 1000 ? 2u : 3u) << last;
+  }
+  options.last.reset();
   options.since = options.until = 1'000'000;
   EXPECT_THAT(merged({h0}, options).status().to_string(), HasSubstr("no span is in this time"));
 }

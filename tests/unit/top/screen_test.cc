@@ -305,6 +305,43 @@ TEST(Pictures, ADaemonThatStartedAgainIsNamedAndNoRateIsMadeUp) {
   EXPECT_EQ((*found)["sent_bits_per_second"], nullptr);
 }
 
+TEST(Pictures, OfDaemonsOneThatStartedAgainHasNoRateEither) {
+  History history;
+  history.add(round_of(4, 10, false));
+  Answers again = round_of(4, 12, false);
+  again.statuses["gpu01"] = status_of("gpu01", 4, 1);
+  history.add(again);
+  const nlohmann::json hosts = to_json(make_picture(history))["hosts"];
+  ASSERT_EQ(hosts.size(), 4u);
+  for (const auto& host : hosts) {
+    if (host["host"] == "gpu03") continue;  // which is silent
+    if (host["host"] == "gpu01") {
+      EXPECT_EQ(host["sent_bits_per_second"], nullptr);
+      EXPECT_EQ(host["lane_cpu_share"], nullptr);
+    } else {
+      EXPECT_NEAR(host["sent_bits_per_second"], 2 * 8e6, 1) << host;
+      EXPECT_NEAR(host["lane_cpu_share"], 0.5, 1e-9) << host;
+    }
+  }
+}
+
+// Of two hosts: one has three times as many operations, which wait five times as long.
+TEST(Pictures, TheMeanOfAClassCountsAHostByItsOperations) {
+  History history;
+  for (const double at : {10.0, 12.0}) {
+    Answers answers = round_of(3, at, true);
+    for (nlohmann::json& cls : answers.reports["gpu01"]["classes"])
+      cls["operations"] = cls["operations"].get<int>() * 3, cls["queue_ns"] = cls["queue_ns"].get<std::int64_t>() * 5;
+    history.add(answers);
+  }
+  const nlohmann::json classes = to_json(make_picture(history))["classes"];
+  ASSERT_EQ(classes.size(), 2u);
+  for (const nlohmann::json& cls : classes) {
+    EXPECT_NEAR(cls["queue_s"], (1 * 1e-3 + 3 * 5e-3) / 4, 1e-9) << cls;
+    EXPECT_NEAR(cls["operations_per_second"], 120, 1e-6) << cls;
+  }
+}
+
 TEST(Pictures, AThousandHostsTakeLittleTime) {
   const Picture picture = picture_of(1024, true);
   EXPECT_EQ(picture.hosts, 1024u);

@@ -154,6 +154,67 @@ void add_all(OneSwitch& net) {
       for (std::size_t cls = 0; cls < 2 && from != to; ++cls) net.add(from, to, cls, net.seen.classes[cls].dscp);
 }
 
+TEST(Topology, EachRailHasWaysOfItsOwn) {
+  const Topology topology(fabric::parse(R"(
+hosts:
+  - {name: a, addresses: {tcp: [10.0.0.1, 10.0.1.1]}}
+  - {name: b, addresses: {tcp: [10.0.0.2, 10.0.1.2]}}
+switches: [{name: s0}, {name: s1}]
+links:
+  - {from: a, to: s0, speed: 100G}
+  - {from: a, to: s1, speed: 100G}
+  - {from: b, to: s0, speed: 100G}
+  - {from: b, to: s1, speed: 100G}
+)",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value());
+  for (const std::size_t rail : {0, 1}) {
+    const std::vector<Way> ways = topology.ways("a", "b", rail);
+    ASSERT_THAT(ways, SizeIs(1));
+    EXPECT_THAT(topology.switches_on(ways[0]), ::testing::ElementsAre("s" + std::to_string(rail)));
+  }
+  EXPECT_THAT(topology.ways("a", "b", 2), IsEmpty());
+}
+
+// What is lost has no hops of its own to count: as many as others between the hosts have had, of its family.
+TEST(Verify, FindsWhereAClassIsLostInANetworkOfOneFamily) {
+  const Topology topology(fabric::parse(R"(
+hosts:
+  - {name: a, addresses: {tcp: "fd00::1"}}
+  - {name: b, addresses: {tcp: "fd00::2"}}
+switches: [{name: left}, {name: up0}, {name: up1}, {name: right}]
+links:
+  - {from: a, to: left, speed: 100G}
+  - {from: b, to: right, speed: 100G}
+  - {from: left, to: up0, speed: 100G}
+  - {from: left, to: up1, speed: 100G}
+  - {from: up0, to: right, speed: 100G}
+  - {from: up1, to: right, speed: 100G}
+)",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value());
+  for (const bool ipv6 : {false, true}) {
+    Observations seen{.classes = {{"urgent", 43, 5, true}, {"bulk", 27, 3, true}}, .hosts = {{"a", {}}, {"b", {}}}};
+    for (const std::size_t cls : {0, 1})
+      for (const std::string spine : {"10.1.0.2", "10.1.0.3"}) {
+        const bool lost = cls == 0 && spine == "10.1.0.3";
+        FlowFact flow{.from = 0, .to = 1, .ipv6 = ipv6, .cls = cls, .outcome = lost ? "timed_out" : "arrived"};
+        const std::optional<int> dscp = seen.classes[cls].dscp;
+        flow.hops = {{1, "10.1.0.1", dscp}, {2, spine, dscp}, {3, "", {}}};
+        if (!lost) flow.hops[2] = {3, "10.1.0.4", dscp}, flow.dscp = dscp, flow.hop_count = 3;
+        seen.flows.push_back(flow);
+      }
+    const Report report = analyse(seen, topology);
+    ASSERT_THAT(report.findings, SizeIs(1)) << to_text(report, true);
+    EXPECT_THAT(report.findings[0].where, ::testing::StartsWith("up0 or up1 (10.1.0.3)'s port towards right")) << ipv6;
+    EXPECT_THAT(report.findings[0].what, HasSubstr("DSCP 43 (urgent) is lost"));
+    // Of a flow that is lost nobody knows the whole way.
+    ASSERT_THAT(report.coverage, SizeIs(1));
+    EXPECT_EQ(report.coverage[0].seen, 2U);
+    EXPECT_EQ(report.coverage[0].ports, 3U);
+  }
+}
+
 TEST(Report, NamesThePortAndTheCommandOfItsSystem) {
   OneSwitch net;
   add_all(net);
@@ -236,6 +297,20 @@ TEST(Report, FindsADeviceWideTrafficClass) {
   EXPECT_THAT(report.hosts[0].text, HasSubstr("mlx5_0"));
 }
 
+// A process without privileges may give its sockets no priority above 6.
+TEST(Report, SocketsOfThePriorityThatTheKernelAllowsAreRight) {
+  for (const auto& [pcp, priority, good] : {std::tuple(5, 5, true), {5, 4, false}, {7, 6, true}, {7, 5, false}}) {
+    OneSwitch net;
+    net.seen.classes[0].pcp = pcp;
+    add_all(net);
+    for (FlowFact& flow : net.seen.flows)
+      if (flow.from == 0 && flow.cls == 0) flow.own_priority = priority;
+    const Report report = net.report();
+    EXPECT_EQ(report.hosts[0].outcome, good ? Outcome::kPassed : Outcome::kFailed) << pcp << ", " << priority;
+    EXPECT_EQ(report.hosts[1].outcome, Outcome::kPassed);
+  }
+}
+
 TEST(Report, ComparesTheFileWithWhatDaemonsHaveInForce) {
   OneSwitch net;
   add_all(net);
@@ -290,6 +365,7 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_THAT(report.overtaking[3].text, HasSubstr("no queue formed"));
   ASSERT_THAT(report.findings, SizeIs(1));
   EXPECT_EQ(report.findings[0].where, "s's port Ethernet3 towards c");
+  EXPECT_THAT(report.findings[0].classes, ::testing::ElementsAre("urgent")) << "the class that is held up";
   EXPECT_EQ(report.exit_status, 1);
 }
 
@@ -305,6 +381,30 @@ TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
   nothing.seen.asked_for_load = true;
   EXPECT_EQ(nothing.report().exit_status, 1);
   EXPECT_THAT(nothing.report().notes, ::testing::Contains(HasSubstr("--load needs --agent")));
+}
+
+// An interval that reaches into what is not short enough says nothing, wherever its middle is.
+TEST(Overtaking, IsSeenWhereTheWholeIntervalIsShort) {
+  OneSwitch net;
+  add_all(net);
+  net.add_load(0.97, 3.6, 10);  // 2.9 to 4.3 ms, and half the wait is 4.05 to 6.05 ms
+  net.add_load(0.97, 3.3, 10);
+  const Report report = net.report();
+  EXPECT_EQ(report.overtaking[0].outcome, Outcome::kUntested) << report.overtaking[0].text;
+  EXPECT_EQ(report.overtaking[1].outcome, Outcome::kPassed) << report.overtaking[1].text;
+}
+
+TEST(Lossless, PacketsThatWereSentAgainCountInTheirOwnClass) {
+  OneSwitch net;
+  add_all(net);
+  for (int i = 0; i < 2; ++i) {
+    LoadFact& load = net.add_load(0.97, 0.3, 10);
+    load.high_retransmitted = 3, load.low_retransmitted = 7;
+  }
+  const Report report = net.report();
+  ASSERT_THAT(report.lossless, SizeIs(2));
+  EXPECT_THAT(report.lossless[0].text, ::testing::StartsWith("6 packets were sent again"));
+  EXPECT_THAT(report.lossless[1].text, ::testing::StartsWith("14 packets were sent again"));
 }
 
 }  // namespace

@@ -1,0 +1,273 @@
+// The course of `tensorlane verify` beside hosts that are made up: what each is asked, and what is made of its answers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "monitor/cli/verify_load.h"
+#include "monitor/cli/verify_run.h"
+
+namespace tensorlane::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Host i has the addresses 10.0.0.i and fd00::i on one interface. The last one is alone at the right leaf, the others
+// are at the left one, and between the leaves are two spines. Flows arrive as they were sent unless a test says
+// something else.
+class MadeUpHosts final : public ProbeHands {
+ public:
+  explicit MadeUpHosts(std::size_t hosts) : asked(hosts), hosts_(hosts) {}
+
+  std::size_t size() const override { return hosts_; }
+  std::vector<Result<ProbeLines>> ask(const std::vector<ProbeLines>& commands, Duration) override {
+    std::vector<Result<ProbeLines>> answers;
+    for (std::size_t host = 0; host < hosts_; ++host) {
+      ProbeLines lines;
+      for (const json& command : commands[host]) {
+        asked[host].push_back(command);
+        answer(host, command, lines);
+        lines.push_back({{"kind", "done"}, {"do", command["do"]}});
+      }
+      answers.emplace_back(std::move(lines));
+    }
+    return answers;
+  }
+
+  // What hosts were asked, in the order of time.
+  std::vector<ProbeLines> asked;
+  // Flows of the commands of one kind to a host, of the last time.
+  json flows(std::size_t host, const char* kind) const {
+    json last = json::array();
+    for (const json& command : asked[host])
+      if (command["do"] == kind) last = command[command["do"] == "load" ? "bursts" : "flows"];
+    return last;
+  }
+
+  // The DSCP with which a flow of a host arrives; `again`: it was sent before.
+  std::function<int(std::size_t, const json&, bool again)> arrives = [](std::size_t, const json& flow, bool) {
+    return flow["dscp"].get<int>();
+  };
+  std::function<json(const json& burst)> loads;
+  std::vector<json> lies;  // that the last host adds to its arrivals
+
+ private:
+  void answer(std::size_t host, const json& command, ProbeLines& lines) {
+    const std::string kind = command["do"];
+    if (kind == "describe") {
+      const std::string number = std::to_string(host + 1);
+      json addresses = json::array({{{"interface", "eth0"}, {"address", "10.0.0." + number}, {"family", 4}},
+                                    {{"interface", "eth0"}, {"address", "fd00::" + number}, {"family", 6}}});
+      lines.push_back({{"kind", "host"}, {"version", 1}, {"addresses", std::move(addresses)}});
+    } else if (kind == "probe") {
+      for (const json& flow : command["flows"])
+        for (std::size_t i = 0; i < flow.value("count", std::size_t{1}); ++i) lines.push_back(arrival(host, flow, i));
+      if (host + 1 == hosts_) lines.insert(lines.end(), lies.begin(), lies.end());
+    } else if (kind == "sweep") {
+      for (const json& flow : command["flows"])
+        for (int distance = 1; distance <= flow["hops"].get<int>(); ++distance)
+          lines.push_back({{"kind", "hop"},
+                           {"id", flow["id"]},
+                           {"distance", distance},
+                           {"address", way(host, flow).at(static_cast<std::size_t>(distance) - 1)},
+                           {"dscp", flow["dscp"]}});
+    } else if (kind == "load") {
+      for (const json& burst : command["bursts"]) lines.push_back(loads(burst));
+    }
+  }
+
+  json arrival(std::size_t host, const json& flow, std::size_t i) const {
+    const bool again = flow.contains("source_port");
+    return {{"kind", "arrival"},
+            {"id", flow["id"].get<std::size_t>() + i},
+            {"outcome", "arrived"},
+            {"source_port", again ? flow["source_port"].get<std::size_t>() : 40000 + i},
+            {"own_dscp", flow["dscp"]},
+            {"dscp", arrives(host, flow, again)},
+            {"hop_limit", 64 - way(host, flow).size()}};
+  }
+
+  // The switches on it. Flows with an even source port go by the first spine over IPv4, and by the second over IPv6.
+  std::vector<std::string> way(std::size_t from, const json& flow) const {
+    const std::string to = flow["address"];
+    const auto leaf = [&](std::size_t host) { return host + 1 == hosts_ ? "10.1.0.4" : "10.1.0.1"; };
+    const std::string first = leaf(from), last = leaf(static_cast<std::size_t>(to.back() - '1'));
+    if (first == last) return {first};
+    const bool even = flow.value("source_port", 0) % 2 == 0, ipv6 = to.find(':') != std::string::npos;
+    return {first, even != ipv6 ? "10.1.0.2" : "10.1.0.3", last};
+  }
+
+  const std::size_t hosts_;
+};
+
+VerifyOptions options_of(std::size_t hosts) {
+  VerifyOptions options;
+  for (std::size_t i = 0; i < hosts; ++i)
+    options.hosts.push_back({std::string(1, static_cast<char>('a' + i)), {"10.0.0." + std::to_string(i + 1)}});
+  options.classes = {{"urgent", 43, 5, false, 1}, {"bulk", 27, 3, false, 2}};
+  options.ipv6 = false;
+  options.source_ports = 4;
+  return options;
+}
+
+verify::Observations seen_by(const VerifyOptions& options, MadeUpHosts& hosts, const verify::Topology& topology = {}) {
+  auto seen = run_verify(options, hosts, topology);
+  EXPECT_TRUE(seen.ok()) << seen.status().to_string();
+  return seen.ok() ? *std::move(seen) : verify::Observations{};
+}
+
+bool is_ipv6(const json& flow) {
+  return flow["address"].get<std::string>().find(':') != std::string::npos;
+}
+
+TEST(Course, WhatHopsSaidCountsWhereAFlowArrivesEachTimeAlike) {
+  for (const bool changes : {false, true}) {
+    MadeUpHosts hosts(2);
+    hosts.arrives = [&](std::size_t host, const json& flow, bool again) {
+      return host == 0 && flow["dscp"] == 43 && !(again && changes) ? 0 : flow["dscp"].get<int>();
+    };
+    const verify::Observations seen = seen_by(options_of(2), hosts);
+    const auto with_hops =
+        std::ranges::count_if(seen.flows, [](const verify::FlowFact& flow) { return flow.hops.size() == 3; });
+    if (changes) {
+      EXPECT_THAT(seen.changing_ways, ElementsAre("a to b"));
+      EXPECT_EQ(with_hops, 0);
+    } else {
+      EXPECT_THAT(seen.changing_ways, IsEmpty());
+      EXPECT_GT(with_hops, 0);
+    }
+  }
+}
+
+TEST(Course, SomeFailuresOfEachClassAreSwept) {
+  MadeUpHosts hosts(2);
+  hosts.arrives = [](std::size_t, const json&, bool) { return 0; };
+  seen_by(options_of(2), hosts);
+  for (const std::size_t host : {0, 1}) {
+    const json swept = hosts.flows(host, "sweep");
+    for (const int dscp : {43, 27})
+      EXPECT_EQ(std::ranges::count_if(swept, [&](const json& flow) { return flow["dscp"] == dscp; }), 3) << swept;
+  }
+}
+
+TEST(Course, AHostSaysNothingOfFlowsOfOthers) {
+  MadeUpHosts hosts(2);
+  hosts.lies = {{{"kind", "arrival"}, {"id", 0}, {"outcome", "refused"}},
+                {{"kind", "arrival"}, {"id", 1 << 30}, {"outcome", "refused"}}};
+  for (const verify::FlowFact& flow : seen_by(options_of(2), hosts).flows) EXPECT_TRUE(flow.arrived()) << flow.from;
+}
+
+TEST(Course, ARailHasAnAddressOfEachFamilyWhicheverTheFileNames) {
+  for (const bool names_ipv6 : {false, true}) {
+    MadeUpHosts hosts(2);
+    VerifyOptions options = options_of(2);
+    options.ipv6 = true;
+    for (std::size_t i = 0; i < 2 && names_ipv6; ++i) options.hosts[i].addresses = {"fd00::" + std::to_string(i + 1)};
+    const verify::Observations seen = seen_by(options, hosts);
+    EXPECT_THAT(seen.flows, SizeIs(2 * 2 * 2 * 4));
+    std::set<std::string> to;
+    for (const json& flow : hosts.flows(0, "probe")) to.insert(flow["address"]);
+    EXPECT_THAT(to, ElementsAre("10.0.0.2", "fd00::2"));
+    for (const json& flow : hosts.flows(0, "probe"))
+      EXPECT_EQ(seen.flows[flow["id"].get<std::size_t>()].ipv6, is_ipv6(flow)) << flow;
+  }
+}
+
+verify::Topology topology_of(const std::string& switches, const std::string& links) {
+  return verify::Topology(fabric::parse("hosts:\n"
+                                        "  - {name: a, addresses: {tcp: 10.0.0.1}}\n"
+                                        "  - {name: b, addresses: {tcp: 10.0.0.2}}\n"
+                                        "  - {name: c, addresses: {tcp: 10.0.0.3}}\n"
+                                        "switches: [" +
+                                            switches + "]\nlinks: [" + links + "]\n",
+                                        "fabric.yaml", fabric::Keys::kOptional)
+                              .value());
+}
+
+// Streams of 400 ms at 1 Gbit/s, and messages that take long where they wait behind others in the lower class.
+json burst_seen(const json& burst) {
+  const bool high = burst["dscp"] == 43;
+  json line{{"kind", "burst"}, {"id", burst["id"]}, {"outcome", "arrived"}, {"slot_ms", 5}};
+  line["retransmitted"] = high ? 3 : 7;
+  if (burst["purpose"] == "echo")
+    line["delays_us"] = std::vector<int>(100, !high ? 20000 : burst["start_ms"] == 0 ? 100 : 300);
+  else
+    line["streams"] = json::array({{{"start_ms", 1000U}, {"bytes", std::vector<std::uint64_t>(80, 625000)}}});
+  return line;
+}
+
+TEST(Load, FiguresAreThoseOfTheirOwnClass) {
+  MadeUpHosts hosts(3);
+  hosts.loads = burst_seen;
+  VerifyOptions options = options_of(3);
+  options.load = true;
+  const auto seen = seen_by(options, hosts);
+  ASSERT_THAT(seen.loads, SizeIs(3));  // one for each receiver, because no switch is known
+  for (const verify::LoadFact& load : seen.loads) {
+    EXPECT_EQ(load.error, "");
+    EXPECT_EQ(load.high_retransmitted, 3U);
+    EXPECT_EQ(load.low_retransmitted, 7U);
+    EXPECT_EQ(load.delay_alone_us.value, 100);
+    EXPECT_EQ(load.delay_beside_us.value, 300);
+    EXPECT_EQ(load.delay_low_us.value, 20000);
+    EXPECT_NEAR(load.high_alone, 1e9, 1);
+    EXPECT_NEAR(load.low_alone, 1e9, 1);
+    EXPECT_NEAR(load.low_beside, 1e9, 1);
+    EXPECT_NEAR(load.share.value, 1, 1e-9);
+  }
+}
+
+TEST(Load, BurstsLeaveFromPortsOfTheirFamilyWhoseWayMeetsTheOther) {
+  const auto topology = topology_of(
+      "{name: leaf0, addresses: [10.1.0.1]}, {name: spine0, addresses: [10.1.0.2]}, "
+      "{name: spine1, addresses: [10.1.0.3]}, {name: leaf1, addresses: [10.1.0.4]}",
+      "{from: a, to: leaf0, speed: 100G}, {from: b, to: leaf0, speed: 100G}, {from: c, to: leaf1, speed: 100G}, "
+      "{from: leaf0, to: spine0, speed: 100G}, {from: leaf0, to: spine1, speed: 100G}, "
+      "{from: spine0, to: leaf1, speed: 100G}, {from: spine1, to: leaf1, speed: 100G}");
+  MadeUpHosts hosts(3);
+  VerifyOptions options = options_of(3);
+  options.load = options.ipv6 = true;
+  std::vector<json> bulk;  // the bursts beside which others are measured, one for each measurement
+  hosts.loads = [&](const json& burst) {
+    if (burst["purpose"] == "sink" && burst["start_ms"] == 0) bulk.push_back(burst);
+    return burst_seen(burst);
+  };
+  const auto seen = seen_by(options, hosts, topology);
+  ASSERT_THAT(bulk, SizeIs(seen.loads.size()));
+  std::size_t met = 0;
+  for (std::size_t i = 0; i < bulk.size(); ++i) {
+    const verify::LoadFact& load = seen.loads[i];
+    EXPECT_EQ(load.error, "");
+    EXPECT_EQ(load.ipv6, is_ipv6(bulk[i]));
+    if (load.node != "leaf0" || !load.peer.starts_with("spine")) continue;
+    ++met;
+    EXPECT_FALSE(bulk[i]["source_ports"].empty());
+    for (const json& port : bulk[i]["source_ports"])
+      EXPECT_EQ(port.get<int>() % 2 == 0, (load.peer == "spine0") != load.ipv6) << load.peer << ": " << bulk[i];
+  }
+  EXPECT_EQ(met, 4U);  // each spine, over each family
+}
+
+TEST(Load, SendersMeetOnlyWhereBothTogetherBringMoreThanThePortCarries) {
+  const VerifyOptions options = options_of(3);
+  MadeUpHosts hosts(3);
+  // To a and to c, the slow b brings a tenth more than the port carries, which is no queue.
+  const auto topology = topology_of(
+      "{name: s}", "{from: a, to: s, speed: 100G}, {from: b, to: s, speed: 10G}, {from: c, to: s, speed: 100G}");
+  VerifyState state{options, hosts, topology, {}, {}, {}};
+  state.endpoints.assign(3, std::vector<Endpoints>(1));
+  for (const VerifyHost& host : options.hosts) state.seen.hosts.emplace_back().name = host.name;
+  const std::vector<Meeting> meetings = find_meetings(state);
+  ASSERT_THAT(meetings, SizeIs(1));
+  EXPECT_EQ(meetings[0].to, 1U);
+}
+
+}  // namespace
+}  // namespace tensorlane::cli

@@ -1,0 +1,112 @@
+// What a daemon answers to `tensorlane verify` and `tensorlane explain`, and to whom.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "daemon/wiring/job_report.h"
+#include "daemon/wiring/probing.h"
+
+namespace tensorlane::wiring {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class AnswersTest : public ::testing::Test {
+ protected:
+  AnswersTest() : folder_(std::filesystem::temp_directory_path() / fmt::format("tl-answers-{}", getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~AnswersTest() override { std::filesystem::remove_all(folder_); }
+
+  static Result<std::string> said(const ports::Answerer& answerer, const json& args, std::vector<JobId> jobs = {}) {
+    std::promise<Result<std::string>> answer;
+    answerer({0, "h0", true, std::move(jobs), args.dump()},
+             [&answer](Result<std::string> one) { answer.set_value(std::move(one)); });
+    return answer.get_future().get();
+  }
+
+  const std::filesystem::path folder_;
+};
+
+// A session is its own: others neither use it nor end it, and what it was given ends with it.
+TEST_F(AnswersTest, ProbesAreOfOneSessionAtATime) {
+  const std::string program = folder_ / "tensorlane-probe";
+  std::ofstream(program) << "#!/bin/sh\nwhile read line; do echo '{\"kind\": \"done\"}'; done\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  ports::ProbeTokens tokens;
+  Probing probing({program, [] { return false; }, &tokens, fabric::ClassTable()});
+  const ports::Answerer answerer = [&](const ports::Question& question, ports::Answered done) {
+    probing.answer(question, std::move(done));
+  };
+  ports::ProbeTokens::Token token{};
+  token.fill(0x11);
+  const json listen{{"do", "listen"}, {"token", std::string(32, '1')}};
+  const json first{{"session", "first"}, {"commands", {listen}}}, second{{"session", "second"}, {"commands", {listen}}};
+  const auto end = [](const char* session) { return json{{"session", session}, {"end", true}}; };
+  EXPECT_TRUE(said(answerer, first).ok());
+  EXPECT_TRUE(tokens.take(token, Time(0)));
+  EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
+  EXPECT_TRUE(said(answerer, end("second")).ok());
+  EXPECT_TRUE(tokens.take(token, Time(0))) << "the first one goes on";
+  EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
+  EXPECT_TRUE(said(answerer, end("first")).ok());
+  EXPECT_FALSE(tokens.take(token, Time(0)));
+  EXPECT_TRUE(said(answerer, second).ok());
+}
+
+// Whatever the program says, the daemon lives and passes it on.
+TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
+  const std::string program = folder_ / "tensorlane-probe";
+  std::ofstream(program) << "#!/bin/sh\nwhile read line; do echo '{\"kind\": 5}'; echo '{\"kind\": [\"done\"]}'; "
+                            "echo '{\"kind\": null}'; echo rubbish; echo '[]'; echo '{\"kind\": \"done\"}'; done\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  ports::ProbeTokens tokens;
+  Probing probing({program, [] { return false; }, &tokens, fabric::preset(fabric::Preset::kGreenfield)});
+  const ports::Answerer answerer = [&](const ports::Question& question, ports::Answered done) {
+    probing.answer(question, std::move(done));
+  };
+  const Result<std::string> lines = said(answerer, {{"session", "s"}, {"commands", {json{{"do", "describe"}}}}});
+  ASSERT_TRUE(lines.ok()) << lines.status().to_string();
+  const json own = json::parse(lines->substr(0, lines->find('\n')));
+  EXPECT_EQ(own["kind"], "daemon");
+  ASSERT_EQ(own["classes"].size(), 3u);
+  EXPECT_EQ(own["classes"][1], (json{{"name", "urgent"}, {"dscp", 43}, {"pcp", 5}, {"lossless", false}}));
+  EXPECT_THAT(*lines, HasSubstr("rubbish"));
+}
+
+TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
+  std::ofstream(folder_ / "fabric.yaml") << "classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, "
+                                            "public_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"}\n";
+  std::ofstream(folder_ / "daemon.yaml") << "fabric: fabric.yaml\nhost: h0\n";
+  const Result<config::DaemonConfig> config = config::load((folder_ / "daemon.yaml").string());
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  ports::LaneMetrics metrics;
+  const auto job = std::make_shared<ports::JobMetrics>();
+  job->id = JobId(42);
+  job->name = "train";
+  metrics.job_list.add(job);
+  metrics.rails[0].bytes_sent[0].add(10);
+  metrics.rails[0].bytes_sent[1].add(100);
+  metrics.rails[0].bytes_received[0].add(7);
+  metrics.rails[0].bytes_received[1].add(70);
+  const JobReport report({*config, metrics});
+  EXPECT_THAT(said(answerer(report), {{"job_id", 42U}}).status().to_string(), HasSubstr("no such job of yours"));
+  EXPECT_FALSE(said(answerer(report), {{"job_id", 42U}}, {JobId(41)}).ok());
+  const Result<std::string> text = said(answerer(report), {{"job_id", 42U}}, {JobId(42)});
+  ASSERT_TRUE(text.ok()) << text.status().to_string();
+  const json read = json::parse(*text);
+  EXPECT_EQ(read["job"], "train");
+  EXPECT_EQ(read["rails"][0]["sent_bytes"], 110);
+  EXPECT_EQ(read["rails"][0]["received_bytes"], 77);
+}
+
+}  // namespace
+}  // namespace tensorlane::wiring
