@@ -78,7 +78,7 @@ TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
   const json own = json::parse(lines->substr(0, lines->find('\n')));
   EXPECT_EQ(own["kind"], "daemon");
   ASSERT_EQ(own["classes"].size(), 3u);
-  EXPECT_EQ(own["classes"][1], (json{{"name", "urgent"}, {"dscp", 43}, {"pcp", 5}, {"lossless", false}}));
+  EXPECT_EQ(own["classes"][1], (json{{"name", "urgent"}, {"dscp", 43}, {"pcp", 5}, {"lossless", true}}));
   EXPECT_THAT(*lines, HasSubstr("rubbish"));
 }
 
