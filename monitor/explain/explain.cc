@@ -16,6 +16,9 @@ namespace {
 constexpr double kWorthNaming = 0.08;
 constexpr double kWorthSeconds = 0.001;
 
+// Of an iteration: where even the last rank waits for longer, computation does not bound the job.
+constexpr double kMostExposed = 0.3;
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const std::size_t middle = (values.size() - 1) / 2;
@@ -123,8 +126,8 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   const bool all_alike = all.findings.empty();
   find_short_cpus(job, &all.findings);
   if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
-  // Else all wait for a slow one.
-  if (all_alike && !job.worth(job.exposed)) {
+  // Else all wait for a slow one, or for the network most of all.
+  if (all_alike && (!job.worth(job.exposed) || job.exposed < kMostExposed * job.iteration)) {
     const double shown = job.iteration - job.exposed;
     all.findings.push_back(
         {Cause::kComputation, job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,

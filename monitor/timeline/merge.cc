@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kWhere = "tensorlane timeline merge";
 constexpr std::size_t kMostWaiting = std::size_t{1} << 17;         // ends of operations whose other end may still come
+constexpr std::size_t kMostClocks = 8192;                          // hosts, each with every boot
 constexpr std::uint64_t kProgressEvery = std::uint64_t{16} << 20;  // bytes
 
 // A boot of a host, and what its wall clock was ahead of its own when the first of its files began. Times of all its
@@ -154,6 +155,9 @@ Result<bool> Merge::next_span(Stream& stream, Span* span) {
       return Status(Code::kInvalidArgument,
                     fmt::format("a span of process {}, of which no line before says the host", stream.event.process),
                     stream.reader.path(), "give the timelines of tensorlaned, from their beginning");
+    if (clocks_.size() > kMostClocks)
+      return Status(Code::kInvalidArgument, fmt::format("the files tell of more than {} hosts and boots", kMostClocks),
+                    stream.reader.path(), "merge fewer files at once");
     Process& of = process->second;
     if (!of.clock) of.clock = clock_of(of.host, {}, stream.event.process);
     if (!offsets_.empty() && *of.clock >= offsets_.size())

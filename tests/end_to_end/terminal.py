@@ -55,12 +55,14 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def resize(self, columns, lines):
-        """As a window that is dragged: what is shown is cut, and the program is told."""
-        self.read(0)
+        """As a window that is dragged: what is shown is cut, and the program is told. It stands still meanwhile, so that what it has drawn for the old width is read first."""
+        os.killpg(self.child.pid, signal.SIGSTOP)
+        self.read(0.05)
         self.columns, self.lines = columns, lines
         self.clear()
         self.resize_device(columns, lines)
         os.killpg(self.child.pid, signal.SIGWINCH)
+        os.killpg(self.child.pid, signal.SIGCONT)
 
     def press(self, keys):
         os.write(self.master, keys.encode())

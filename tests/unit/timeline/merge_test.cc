@@ -262,6 +262,19 @@ TEST_F(MergeTest, AFileIsNotReadTwice) {
   EXPECT_THAT(merged({h0, folder_ + "/link.json"}).status().to_string(), HasSubstr("the file is given twice"));
 }
 
+TEST_F(MergeTest, HostsHaveABound) {
+  const std::string many = folder_ + "/many.json";
+  std::ofstream out(many);
+  out << "[\n";
+  for (int i = 0; i < 8200; ++i)
+    out << R"({"ph":"M","name":"process_name","pid":)" << i << R"(,"args":{"name":"host h)" << i << "\"}},\n"
+        << R"({"ph":"X","name":"QUEUE","pid":)" << i << R"(,"tid":1,"ts":1,"dur":1,"args":{}},)"
+        << "\n";
+  out << "{}]\n";
+  out.close();
+  EXPECT_THAT(merged({many}).status().to_string(), HasSubstr("more than 8192 hosts and boots"));
+}
+
 TEST_F(MergeTest, TimesAreNumbersThatFit) {
   for (const char* wrong :
        {R"("ts":"17","dur":1)", R"("ts":17,"dur":"1")", R"("ts":1e300,"dur":1)", R"("ts":17,"dur":9000000000000001)",
