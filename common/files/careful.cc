@@ -129,6 +129,18 @@ Result<int> create(const std::string& path, const std::string& what, Readers rea
   return file.release();
 }
 
+Status write_all(int file, std::string_view text, const std::string& path, const std::string& what) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(file, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0)
+      return {Code::kUnavailable, "cannot write " + what + ": " + std::strerror(errno), path,
+              "free space on the disk or choose another path"};
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return {};
+}
+
 Status check_creatable(const std::string& path, const std::string& what) {
   struct stat info {};
   const bool there = lstat(path.c_str(), &info) == 0;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
@@ -36,6 +37,9 @@ enum class Readers : std::uint8_t {
 // with several names, and those of another user, since what they point to might be somebody's.
 // Returns a descriptor that the caller closes. Errors: kUnavailable, with `what`, the reason and the path.
 Result<int> create(const std::string& path, const std::string& what, Readers readers = Readers::kOwner);
+
+// Writes all of the text to a descriptor of create(), which stays open. Errors: kUnavailable, as create().
+Status write_all(int file, std::string_view text, const std::string& path, const std::string& what);
 
 // Whether create() would open it, without making or emptying it. Errors: as create().
 Status check_creatable(const std::string& path, const std::string& what);

@@ -35,18 +35,6 @@ nlohmann::json args_of(const SaveOptions& options) {
   return args;
 }
 
-Status write_all(int file, const std::string& path, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(file, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
-      return {Code::kUnavailable, fmt::format("cannot write {}: {}", kWhat, std::strerror(errno)), path,
-              "free space on the disk or choose another path"};
-    text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  return {};
-}
-
 // As a timeline, oldest first.
 Status write_events(const spans::Unpacked& unpacked, const std::string& path) {
   constexpr std::size_t kPiece = std::size_t{256} << 10;
@@ -55,9 +43,9 @@ Status write_events(const spans::Unpacked& unpacked, const std::string& path) {
   Status written;
   for (auto span = unpacked.spans.rbegin(); span != unpacked.spans.rend() && written.ok(); ++span) {
     spans::append_event(unpacked.source, *span, &text);
-    if (text.size() >= kPiece) written = write_all(file, path, std::exchange(text, {}));
+    if (text.size() >= kPiece) written = files::write_all(file, std::exchange(text, {}), path, kWhat);
   }
-  if (written.ok()) written = write_all(file, path, text + std::string(spans::kEnd));
+  if (written.ok()) written = files::write_all(file, text + std::string(spans::kEnd), path, kWhat);
   ::close(file);
   return written;
 }

@@ -39,10 +39,10 @@ class DaemonHands final : public ProbeHands {
     std::vector<Result<ProbeLines>> answers(size(), ProbeLines{});
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < size(); ++i) {
-      if (failures_[i])
-        answers[i] = *failures_[i];
-      else if (!commands[i].empty() && (opened_[i] = true))  // also where no answer comes, or none that can be read
-        threads.emplace_back([&, i] { answers[i] = ask_all(i, commands[i], patience); });
+      if (failures_[i]) answers[i] = *failures_[i];
+      if (failures_[i] || commands[i].empty()) continue;
+      opened_[i] = true;  // also where no answer comes, or none that can be read
+      threads.emplace_back([&, i] { answers[i] = ask_all(i, commands[i], patience); });
     }
     for (std::thread& thread : threads) thread.join();
     for (std::size_t i = 0; i < size(); ++i) {

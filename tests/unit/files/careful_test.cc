@@ -137,6 +137,18 @@ TEST_F(CarefulTest, WhatIsForOthersIsMadeAsFilesAre) {
   EXPECT_THAT(outcome(create(path("link"), "the file", Readers::kByUmask)), HasSubstr("symbolic link"));
 }
 
+TEST_F(CarefulTest, WhatCannotBeWrittenWholeIsAnError) {
+  const Result<int> made = create(path("new"), "the file");
+  ASSERT_TRUE(made.ok());
+  EXPECT_TRUE(write_all(*made, std::string(100000, 'x'), path("new"), "the file").ok());
+  close(*made);
+  EXPECT_EQ(fs::file_size(path("new")), 100000u);
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  EXPECT_THAT(write_all(full, "x", "/dev/full", "the file").to_string(),
+              HasSubstr("cannot write the file: No space left on device: /dev/full"));
+  close(full);
+}
+
 TEST_F(CarefulTest, WhatBelongsToSomebodyElseIsNotOverwritten) {
   file("victim", 0600);
   fs::create_symlink(path("victim"), path("link"));
