@@ -19,6 +19,7 @@
 #include "monitor/cli/json_file.h"
 #include "monitor/cli/output_file.h"
 #include "monitor/explain/explain.h"
+#include "monitor/remedies/predict.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -87,9 +88,12 @@ Result<Watched> read(const std::string& path) {
   return Status(Code::kInvalidArgument, "there are no reports in it", path, kFix);
 }
 
-json to_json(const explain::Explanation& all, const std::map<std::string, Status>& silent) {
+json to_json(const explain::Explanation& all, const remedies::Predictions& predictions,
+             const std::map<std::string, Status>& silent) {
   json findings = json::array(), ranks = json::array(), hosts = json::array();
-  for (const explain::Finding& f : all.findings) {
+  for (std::size_t i = 0; i < all.findings.size(); ++i) {
+    const explain::Finding& f = all.findings[i];
+    const auto& would = predictions.findings[i];
     findings.push_back({{"cause", explain::cause_name(f.cause)},
                         {"confidence", explain::confidence_name(f.confidence)},
                         {"seconds", f.seconds},
@@ -97,26 +101,38 @@ json to_json(const explain::Explanation& all, const std::map<std::string, Status
                         {"where", f.where},
                         {"places", f.places},
                         {"evidence", f.evidence},
-                        {"help", f.help}});
+                        {"help", f.help},
+                        {"with", would ? json(would->change) : json()},
+                        {"iteration_with_it_s", would ? json(would->iteration) : json()}});
   }
   for (const explain::RankLag& rank : all.ranks)
     ranks.push_back({{"rank", rank.rank}, {"host", rank.host}, {"lag_s", rank.lag}, {"computing_s", rank.computing}});
   for (const auto& [host, why] : silent) hosts.push_back({{"host", host}, {"error", why.to_string()}});
-  return {{"iteration_s", all.iteration}, {"iterations", all.iterations}, {"exposed_s", all.exposed},
-          {"efficiency", all.efficiency}, {"findings", findings},         {"ranks", ranks},
-          {"hosts_without_answer", hosts}};
+  return {{"iteration_s", all.iteration},
+          {"iterations", all.iterations},
+          {"exposed_s", all.exposed},
+          {"efficiency", all.efficiency},
+          {"findings", findings},
+          {"ranks", ranks},
+          {"hosts_without_answer", hosts},
+          {"simulated_iteration_s", predictions.simulated ? json(*predictions.simulated) : json()}};
 }
 
-void print(const explain::Explanation& all, const std::map<std::string, Status>& silent) {
+void print(const explain::Explanation& all, const remedies::Predictions& predictions,
+           const std::map<std::string, Status>& silent) {
   fmt::print(
       "an iteration takes {:.1f} ms ({:.0f} seen); in {:.1f} ms of it even the last rank waits for tensors; {:.0f} % "
       "of it "
       "is computation\n",
       all.iteration * 1e3, all.iterations, all.exposed * 1e3, 100 * all.efficiency);
-  for (const explain::Finding& f : all.findings) {
+  for (std::size_t i = 0; i < all.findings.size(); ++i) {
+    const explain::Finding& f = all.findings[i];
     fmt::print("{} ({}): {}: up to {:.1f} ms of an iteration ({:.0f} %)\n  {}\n  what helps: {}\n",
                explain::cause_name(f.cause), explain::confidence_name(f.confidence), printable(f.where),
                f.seconds * 1e3, 100 * std::min(f.seconds / all.iteration, 1.0), printable(f.evidence), f.help);
+    if (const auto& would = predictions.findings[i])
+      fmt::print("  by how much: with {} an iteration takes about {:.1f} ms (simulated)\n", would->change,
+                 would->iteration * 1e3);
   }
   if (all.ranks.size() > 1)
     fmt::print("ranks, the latest first (how much later than the first one they submit an operation):\n");
@@ -168,10 +184,11 @@ Result<int> show(const Arguments& args) {
                                                     printable(silent.begin()->second.to_string()));
   }
   const explain::Explanation& all = *explained;
+  const remedies::Predictions predictions = remedies::predict(hosts, all);
   if (args.json_output)
-    fmt::print("{}\n", to_json(all, silent).dump(2));
+    fmt::print("{}\n", to_json(all, predictions, silent).dump(2));
   else
-    print(all, silent);
+    print(all, predictions, silent);
   return 0;
 }
 

@@ -39,6 +39,7 @@ std::vector<Finding> merge(const std::vector<Finding>& findings) {
     } else {
       same->confidence = std::max(same->confidence, finding.confidence);
       same->seconds = std::max(same->seconds, finding.seconds);
+      same->amount = std::max(same->amount, finding.amount);
     }
   }
   for (Finding& finding : merged) {

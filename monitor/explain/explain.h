@@ -51,6 +51,7 @@ struct Finding {
   std::string evidence;                  // the figures
   std::string help;                      // what would help
   std::vector<std::string> places = {};  // all of them
+  double amount = 0;  // kForeignBulk: what others send, kSlowLink: what it carries, of the link's speed
 };
 
 struct RankLag {

@@ -72,6 +72,7 @@ bool find_full_links(const Job& job, const std::vector<Load>& loads, std::vector
                      100 * load.foreign),
          foreign ? "see who sends it (tensorlane top, the switch's counters); mark it as a lower class, or limit it"
                  : "a faster link, fewer bytes (wire_dtype, another pattern), or more computation beside it"});
+    if (foreign) findings->back().amount = load.share * load.foreign;
     found = true;
   }
   return found;
@@ -251,6 +252,7 @@ void find_slow_links(const Job& job, const std::vector<PathTimes>& paths, std::v
          fmt::format("no path of it goes at more than {:.0f} % of the speed in the fabric file, though others do",
                      100 * seen.rate),
          "see which speed the link has come up with (ethtool), and what `tensorlane calibrate` measures"});
+    findings->back().amount = seen.rate;
   }
 }
 
