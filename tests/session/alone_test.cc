@@ -210,7 +210,7 @@ TEST(Alone, ARankThatRestsIsNotEnded) {
   EXPECT_EQ(tl_barrier(context, 10), TL_OK) << tl_last_error();
 }
 
-// Other calls would wait as long as the call that begins it.
+// Other calls would wait as long as the call that begins it. The kernel may let the copy run first, but not every time.
 TEST(Alone, ALargeExchangeIsNotCopiedByWhoBeginsIt) {
   using Clock = std::chrono::steady_clock;
   ClientContext context(kNobody);
@@ -221,20 +221,20 @@ TEST(Alone, ALargeExchangeIsNotCopiedByWhoBeginsIt) {
   tl_tensor_t* tensor = nullptr;
   ASSERT_EQ(tl_register(context, "exchange", &desc, 1, &tensor), TL_OK) << tl_last_error();
   auto* memory = static_cast<float*>(tl_tensor_buffer(tensor));
-  Clock::duration begun{}, waited{};
-  for (int round = 0; round < 5; ++round) {
+  Clock::duration begun = Clock::duration::max(), whole = begun;
+  for (int round = 0; round < 10; ++round) {
     std::fill_n(memory, kCount / 2, static_cast<float>(round + 1));
     const Clock::time_point start = Clock::now();
     tl_request_t* request = nullptr;
     ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
     const Clock::time_point posted = Clock::now();
     ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
-    begun += posted - start;
-    waited += Clock::now() - posted;
+    begun = std::min(begun, posted - start);
+    whole = std::min(whole, Clock::now() - start);
     ASSERT_EQ(memory[kCount / 2], static_cast<float>(round + 1));
     ASSERT_EQ(memory[kCount - 1], static_cast<float>(round + 1));
   }
-  EXPECT_LT(begun, waited);
+  EXPECT_LT(begun, whole / 2);
 }
 
 TEST(Alone, MessagesMeetByTagInTheOrderOfTheirCalls) {
