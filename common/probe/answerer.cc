@@ -48,6 +48,45 @@ void read_first_packet(int connection, Answer* answer) {
   }
 }
 
+bool hand_over(int channel, int connection, const Hello& hello) {
+  Hello said = hello;
+  iovec part{&said, sizeof said};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &connection, sizeof connection);
+  return ::sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof said);
+}
+
+namespace {
+
+// What hand_over() gave: an invalid socket where nothing came with the hello. 0: the other end is gone.
+ssize_t receive_handed(int channel, Socket* socket, Hello* hello) {
+  iovec part{hello, sizeof *hello};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int))) return got;
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  *socket = Socket(fd);
+  return got;
+}
+
+}  // namespace
+
 struct Answerer::Connection {
   Socket socket;
   std::int64_t hello_by = 0;
@@ -59,8 +98,8 @@ struct Answerer::Connection {
   std::vector<std::uint64_t> received;  // by slot
 };
 
-Answerer::Answerer(const Token& token, Capture* capture)
-    : token_(token), capture_(capture), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+Answerer::Answerer(const Token& token, Capture* capture, int channel)
+    : token_(token), capture_(capture), channel_(channel), stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Answerer::~Answerer() {
   if (!thread_.joinable()) return;
@@ -91,12 +130,14 @@ void Answerer::run() {
   for (;;) {
     std::vector<pollfd> waited;
     waited.push_back({stop_.fd(), POLLIN, 0});
+    waited.push_back({channel_, POLLIN, 0});  // ignored where it is negative
     for (const Socket& listener : listeners_) waited.push_back({listener.fd(), POLLIN, 0});
     for (const auto& connection : connections_) waited.push_back({connection->socket.fd(), POLLIN, 0});
     if (::poll(waited.data(), waited.size(), 500) < 0 && errno != EINTR) return;
     if (waited[0].revents != 0) return;
     const std::int64_t now = now_ms();
-    std::size_t i = 1 + listeners_.size();
+    constexpr std::size_t kFirst = 2;  // listener
+    std::size_t i = kFirst + listeners_.size();
     for (auto it = connections_.begin(); it != connections_.end(); ++i) {
       Connection& connection = **it;
       const bool late = !connection.greeted && now > connection.hello_by;
@@ -104,7 +145,8 @@ void Answerer::run() {
       it = over ? connections_.erase(it) : std::next(it);
     }
     for (std::size_t listener = 0; listener < listeners_.size(); ++listener)
-      if (waited[1 + listener].revents != 0) accept_all(listeners_[listener].fd());
+      if (waited[kFirst + listener].revents != 0) accept_all(listeners_[listener].fd());
+    if (waited[1].revents != 0 && !take_handed()) channel_ = -1;
   }
 }
 
@@ -112,12 +154,26 @@ void Answerer::accept_all(int listener) {
   for (;;) {
     Socket socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) return;
-    if (connections_.size() >= kMaxConnections) continue;
-    auto connection = std::make_unique<Connection>();
-    connection->socket = std::move(socket);
-    connection->hello_by = now_ms() + kHelloMilliseconds;
-    connections_.push_back(std::move(connection));
+    add(std::move(socket), nullptr);
   }
+}
+
+bool Answerer::take_handed() {
+  for (;;) {
+    Socket socket;
+    Hello hello;
+    const ssize_t got = receive_handed(channel_, &socket, &hello);
+    if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
+    if (socket.valid() && got == static_cast<ssize_t>(sizeof hello)) add(std::move(socket), &hello);
+  }
+}
+
+void Answerer::add(Socket socket, const Hello* hello) {
+  if (connections_.size() >= kMaxConnections) return;
+  auto connection = std::make_unique<Connection>();
+  connection->socket = std::move(socket);
+  connection->hello_by = now_ms() + kHelloMilliseconds;
+  if (hello == nullptr || greet(*connection, *hello)) connections_.push_back(std::move(connection));
 }
 
 bool Answerer::serve(Connection& connection) {
@@ -144,6 +200,11 @@ bool Answerer::take_hello(Connection& connection) {
   if (connection.bytes < sizeof(Hello)) return true;
   Hello hello;
   std::memcpy(&hello, connection.inbox.data(), sizeof hello);
+  return greet(connection, hello);
+}
+
+bool Answerer::greet(Connection& connection, const Hello& hello) {
+  const int fd = connection.socket.fd();
   if (hello.magic != kMagic || hello.version != kVersion || hello.purpose > Purpose::kEcho) return false;
   if (!same_token(hello.token, token_)) return false;
   connection.greeted = true;

@@ -25,6 +25,12 @@ struct ListenAt {
   Tag tag;  // of the answers
 };
 
+// Gives a connection that has said `hello` to an answerer at the other end of `channel`, a SOCK_SEQPACKET socket that
+// does not block. The connection stays the caller's, too. False, with errno: the channel is full or gone.
+bool hand_over(int channel, int connection, const Hello& hello);
+
+inline constexpr int kChannel = 3;  // tensorlane-probe's, where it is started with one
+
 // Bounds: connections at a time, and how long one may take to say its hello.
 inline constexpr std::size_t kMaxConnections = 512;
 inline constexpr std::int64_t kHelloMilliseconds = 3000;
@@ -32,8 +38,9 @@ inline constexpr std::int64_t kHelloMilliseconds = 3000;
 // One thread of its own, which ends with the object.
 class Answerer {
  public:
-  // `capture` may be null; it outlives the answerer.
-  Answerer(const Token& token, Capture* capture);
+  // `capture` may be null; it outlives the answerer. `channel`: where others hand connections over, -1 for none; it is
+  // closed elsewhere.
+  Answerer(const Token& token, Capture* capture, int channel = -1);
   ~Answerer();
   Answerer(const Answerer&) = delete;
   Answerer& operator=(const Answerer&) = delete;
@@ -47,14 +54,19 @@ class Answerer {
 
   void run();
   void accept_all(int listener);
+  // False: the channel's other end is gone.
+  bool take_handed();
+  void add(Socket socket, const Hello* hello);
   // False: it is over.
   bool serve(Connection& connection);
   bool take_hello(Connection& connection);
+  bool greet(Connection& connection, const Hello& hello);
   bool take_burst(Connection& connection);
   bool take_messages(Connection& connection);
 
   const Token token_;
   Capture* const capture_;
+  int channel_;
   std::vector<Socket> listeners_;
   std::list<std::unique_ptr<Connection>> connections_;
   Socket stop_;  // an eventfd

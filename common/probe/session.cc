@@ -171,7 +171,8 @@ struct Session::Commands {
           {text_at(socket, "address"), number_at<std::uint16_t>(socket, "port", 1, 65535, 1), tag_at(socket)});
     session.answerer_ = nullptr;
     session.token_ = token;
-    session.answerer_ = std::make_unique<Answerer>(token, session.capture_.is_open() ? &session.capture_ : nullptr);
+    session.answerer_ =
+        std::make_unique<Answerer>(token, session.capture_.is_open() ? &session.capture_ : nullptr, session.channel_);
     json failed = json::array();
     for (const ListenAt& place : places) {
       const int error = session.answerer_->listen_at(place);

@@ -25,6 +25,9 @@ class Session {
   explicit Session(std::function<void(const std::string&)> write, std::string root = {});
   ~Session();
 
+  // Its listeners also answer the connections that somebody else hands over there (answerer.h). Before handle().
+  void take_connections_from(int channel) { channel_ = channel; }
+
   // Opens what needs CAP_NET_RAW. Without the capability the session does without: hops do not say how packets came,
   // and 802.1Q tags are not seen.
   void open_raw();
@@ -38,7 +41,7 @@ class Session {
 
   const std::function<void(const std::string&)> write_;
   const std::string root_;
-  int raw_error_ = 0;
+  int raw_error_ = 0, channel_ = -1;
   IcmpSockets icmp_;
   Capture capture_;
   Token token_{};

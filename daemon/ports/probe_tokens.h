@@ -2,9 +2,13 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <span>
+#include <utility>
 
 #include "common/base/units.h"
 
@@ -17,9 +21,13 @@ class ProbeTokens {
   using Token = std::array<std::uint8_t, 16>;
   static constexpr std::size_t kMaxTokens = 16;
 
+  // Takes a connection over that is more than one answer: a socket, which stays the caller's, and what it has said
+  // first. Called by a lane, under the lock of this object: it must not block. False: it does not take it.
+  using TakeOver = std::function<bool(int socket, std::span<const std::byte> hello)>;
+
   // Probes that carry the token are answered until then, so many at most. Of too many tokens the one that ends first
   // goes.
-  void allow(const Token& token, Time until, std::uint64_t answers) {
+  void allow(const Token& token, Time until, std::uint64_t answers, TakeOver take_over = {}) {
     const std::lock_guard lock(mutex_);
     while (!tokens_.contains(token) && tokens_.size() >= kMaxTokens) {
       auto first = tokens_.begin();
@@ -27,8 +35,9 @@ class ProbeTokens {
         if (it->second.until < first->second.until) first = it;
       tokens_.erase(first);
     }
-    tokens_[token] = {until, answers};
+    tokens_[token] = {until, answers, std::move(take_over)};
   }
+  // Nothing is handed over for the token afterwards.
   void forget(const Token& token) {
     const std::lock_guard lock(mutex_);
     tokens_.erase(token);
@@ -36,11 +45,13 @@ class ProbeTokens {
   // Whether to answer one more.
   bool take(const Token& token, Time now) {
     const std::lock_guard lock(mutex_);
-    const auto found = tokens_.find(token);
-    if (found == tokens_.end() || now >= found->second.until || found->second.answers == 0) return false;
-    --found->second.answers;
-    ++answered_;
-    return true;
+    return take_one(token, now) != nullptr;
+  }
+  // The same for one that is to be taken over. False: nobody does.
+  bool hand_over(const Token& token, Time now, int socket, std::span<const std::byte> hello) {
+    const std::lock_guard lock(mutex_);
+    const Right* right = take_one(token, now);
+    return right != nullptr && right->take_over && right->take_over(socket, hello);
   }
   // Since the start.
   std::uint64_t answered() const {
@@ -52,7 +63,18 @@ class ProbeTokens {
   struct Right {
     Time until;
     std::uint64_t answers = 0;
+    TakeOver take_over;
   };
+
+  // Null: it is not answered.
+  Right* take_one(const Token& token, Time now) {
+    const auto found = tokens_.find(token);
+    if (found == tokens_.end() || now >= found->second.until || found->second.answers == 0) return nullptr;
+    --found->second.answers;
+    ++answered_;
+    return &found->second;
+  }
+
   mutable std::mutex mutex_;
   std::map<Token, Right> tokens_;
   std::uint64_t answered_ = 0;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,9 +17,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "common/probe/answerer.h"
+#include "common/probe/exchange.h"
 #include "common/probe/session.h"
 #include "daemon/lane/clocks.h"
 
@@ -68,11 +73,11 @@ struct Probing::Task {
   ports::Answered done;
 };
 
-// The program with its pipes. It ends when its input does, and is killed if it does not.
+// The program with its pipes, and a channel for connections. It ends when its input does, and is killed if it does not.
 class Probing::Child {
  public:
   ~Child() {
-    for (const int fd : {in_, out_})
+    for (const int fd : {in_, out_, channel_})
       if (fd >= 0) ::close(fd);
     if (pid_ <= 0) return;
     for (int tries = 0; tries < 20 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++tries) ::usleep(5000);
@@ -81,17 +86,16 @@ class Probing::Child {
   }
 
   Status start(const std::string& program) {
-    std::array<int, 2> in{}, out{};
-    const bool first = ::pipe2(in.data(), O_CLOEXEC) == 0;
-    if (!first || ::pipe2(out.data(), O_CLOEXEC) != 0) {
-      const int error = errno;
-      if (first) ::close(in[0]), ::close(in[1]);
-      return Status(Code::kResourceExhausted, std::strerror(error), "pipe", "raise the limit of open files");
-    }
+    Ends in, out, channel;
+    const int made = ::pipe2(in.fds.data(), O_CLOEXEC) | ::pipe2(out.fds.data(), O_CLOEXEC) |
+                     ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, channel.fds.data());
+    if (made != 0)
+      return Status(Code::kResourceExhausted, std::strerror(errno), "pipe", "raise the limit of open files");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, in.fds[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, out.fds[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, channel.fds[1], probe::kChannel);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     // The daemon's threads block signals that end it, and ignore that of a broken pipe.
@@ -101,13 +105,13 @@ class Probing::Child {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    std::array<char*, 2> argv{const_cast<char*>(program.c_str()), nullptr};
-    const int error = ::posix_spawnp(&pid_, program.c_str(), &actions, &attributes, argv.data(), environ);
+    std::array<const char*, 3> argv{program.c_str(), "--with-channel", nullptr};
+    const int error =
+        ::posix_spawnp(&pid_, program.c_str(), &actions, &attributes, const_cast<char**>(argv.data()), environ);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1], out_ = out[0];
+    in_ = std::exchange(in.fds[1], -1), out_ = std::exchange(out.fds[0], -1);
+    channel_ = std::exchange(channel.fds[0], -1);
     ::fcntl(in_, F_SETFL, O_NONBLOCK);
     ::fcntl(out_, F_SETFL, O_NONBLOCK);
     if (error == 0) return {};
@@ -147,9 +151,29 @@ class Probing::Child {
     return lines;
   }
 
+  // As long as this is there.
+  bool take_over(int connection, std::span<const std::byte> said) const {
+    probe::Hello hello;
+    if (said.size() != sizeof hello) return false;
+    std::memcpy(&hello, said.data(), sizeof hello);
+    return probe::hand_over(channel_, connection, hello);
+  }
+
  private:
+  // Both ends of a pipe, as far as nobody has taken them.
+  struct Ends {
+    std::array<int, 2> fds{-1, -1};
+    Ends() = default;
+    Ends(const Ends&) = delete;
+    Ends& operator=(const Ends&) = delete;
+    ~Ends() {
+      for (const int fd : fds)
+        if (fd >= 0) ::close(fd);
+    }
+  };
+
   pid_t pid_ = -1;
-  int in_ = -1, out_ = -1;
+  int in_ = -1, out_ = -1, channel_ = -1;
 };
 
 Probing::Probing(Parts parts) : parts_(std::move(parts)) {}
@@ -224,9 +248,10 @@ void Probing::run() {
 }
 
 void Probing::end_session() {
-  child_ = nullptr;
+  // First: lanes hand connections over to the child until then.
   for (const probe::Token& token : tokens_) parts_.tokens->forget(token);
   tokens_.clear();
+  child_ = nullptr;
 }
 
 Status Probing::open_session(const Task& task) {
@@ -255,7 +280,10 @@ void Probing::serve(Task& task) {
     probe::Token token{};
     const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();
     if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
-    parts_.tokens->allow(token, lane::clock_now() + kTokenLife, kTokenAnswers);
+    parts_.tokens->allow(token, lane::clock_now() + kTokenLife, kTokenAnswers,
+                         [child = child_.get()](int socket, std::span<const std::byte> hello) {
+                           return child->take_over(socket, hello);
+                         });
     if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
   }
   const auto stops = [this] {
@@ -264,6 +292,9 @@ void Probing::serve(Task& task) {
   };
   Result<std::string> lines = child_->ask(task.commands, task.patience_ms, stops);
   if (!lines.ok()) {
+    // The data ports go on to answer other hosts' probes.
+    for (const probe::Token& own_token : tokens_)
+      parts_.tokens->allow(own_token, lane::clock_now() + kTokenLife, kTokenAnswers);
     child_ = nullptr;
     return task.done(std::move(lines));
   }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/probe/answerer.h"
 #include "common/probe/session.h"
 
 namespace {
@@ -22,7 +23,8 @@ constexpr unsigned kLifetimeSeconds = 60;  // until `describe` says another
 constexpr const char* kHelp =
     "Usage: tensorlane-probe < COMMANDS\n\n"
     "Probes data ports of tensorlane's fabrics, and answers such probes, for `tensorlane verify`. Each line of the\n"
-    "input is a JSON object with a command; answers are lines of JSON. It ends with its input.\n\n"
+    "input is a JSON object with a command; answers are lines of JSON. It ends with its input.\n"
+    "With --with-channel, which tensorlaned says, descriptor 3 brings connections that its data ports got.\n\n"
     "Example:\n  echo '{\"do\": \"describe\"}' | tensorlane-probe\n";
 
 void give_up_capabilities() {
@@ -44,10 +46,12 @@ void write_line(const std::string& line) {
   }
 }
 
-int run() {
+// `channel`: where a daemon hands connections over that its data ports got; -1: nobody does.
+int run(int channel) {
   std::signal(SIGPIPE, SIG_IGN);
   ::alarm(kLifetimeSeconds);
   tensorlane::probe::Session session(write_line);
+  session.take_connections_from(channel);
   session.open_raw();
   give_up_capabilities();
   std::string pending;
@@ -65,7 +69,8 @@ int run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 1) return run();
+  if (argc == 1) return run(-1);
+  if (argc == 2 && std::strcmp(argv[1], "--with-channel") == 0) return run(tensorlane::probe::kChannel);
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
     std::puts("tensorlane-probe " TENSORLANE_VERSION);
     return 0;

@@ -237,7 +237,7 @@ void add_notes(const Observations& seen, Report& report) {
     report.notes.push_back(
         "nothing was probed: no two of the hosts that answered have an address of a family that was asked for");
   if (seen.asked_for_load && report.overtaking.empty())
-    report.notes.push_back("no two classes met at a port: --load needs --agent, and three hosts with two classes");
+    report.notes.push_back("no two classes met at a port: --load needs three hosts and two classes");
   if (!seen.asked_for_load) report.notes.push_back("whether classes overtake each other was not tested: --load does");
   const bool pcp = std::ranges::any_of(report.classes, [](const auto& c) { return c.pcp != Outcome::kUntested; });
   if (!pcp) report.notes.push_back("802.1p priorities were not tested: no NIC showed a tag");

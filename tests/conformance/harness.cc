@@ -28,6 +28,7 @@ TransportKind tcp(const std::string& name, const std::string& address,
     config.data_port = data_port;
     config.payload_crc = options.payload_crc;
     config.protection = protection;
+    config.probes = options.probes;
     config.ciphers = options.ciphers;
     for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
     return tcp::make_tcp_transport(config, owner);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/data_protection.h"
+#include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,7 @@ struct HostOptions {
   bool payload_crc = false;
   Duration resume_within{};  // of the job
   std::uint8_t ciphers = 0;  // of TCP: as in TcpConfig
+  ports::ProbeTokens* probes = nullptr;
 };
 
 // A transport under test.

@@ -166,6 +166,10 @@ Connection::State Connection::on_probe() {
   probe::Hello hello;
   if (!receive_bytes(sizeof hello)) return state_;
   std::memcpy(&hello, inbox_.data(), sizeof hello);
+  const bool is_burst = hello.purpose == probe::Purpose::kSink || hello.purpose == probe::Purpose::kEcho;
+  if (hello.version == probe::kVersion && is_burst)
+    probe_handed_over_ = probes_->hand_over(hello.token, now_, socket_.get(), std::span(inbox_).first(sizeof hello));
+  if (probe_handed_over_) return fail(Code::kUnavailable, "was a probe", {});
   const bool is_known =
       hello.version == probe::kVersion && hello.purpose == probe::Purpose::kTell && probes_->take(hello.token, now_);
   if (!is_known) return refuse({Refusal::kNotTensorlane, "it is a probe with a token that nobody has told this host"});

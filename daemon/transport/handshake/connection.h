@@ -64,6 +64,8 @@ class Connection final : public Watched {
   // It was a probe with a token that is known, has its answer, and has failed as a connection (kFailed): that is no
   // news.
   bool probe_answered() const { return probe_answered_; }
+  // Or somebody else has its socket now, too, and it has failed as a connection here.
+  bool probe_handed_over() const { return probe_handed_over_; }
   // It waits for its exchange, which will say so.
   bool waits_for_exchange() const { return state_ == State::kSettling || state_ == State::kAnswering; }
   // The state is new. The end that waits for the other one's last message has more time than that one, for which the
@@ -176,7 +178,7 @@ class Connection final : public Watched {
   bool peer_known_ = false;            // key_.peer is the peer: whom we dial, or who has proved itself
   bool refusal_sent_ = false;
   ports::ProbeTokens* probes_ = nullptr;  // of the accepting end
-  bool probe_answered_ = false;
+  bool probe_answered_ = false, probe_handed_over_ = false;
   Time now_;
   std::string claim_;  // of one that has not proved itself, for the log
 

@@ -100,6 +100,10 @@ bool Connector::watch(Watched& object, int fd, std::uint32_t events, bool known)
   return ::epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+void Connector::unwatch(int fd) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
 void Connector::due(Time time) {
   next_deadline_ = std::min(next_deadline_, time);
 }
@@ -256,6 +260,8 @@ std::unique_ptr<Connection> Connector::take_pending(Connection& connection) {
 }
 
 void Connector::accepted_failed(Connection& connection) {
+  // The socket lives on elsewhere, and would go on to wake this end.
+  if (connection.probe_handed_over()) return unwatch(connection.fd());
   // A probe that has its answer is counted where its token is.
   if (connection.probe_answered()) return linger(connection.take_socket(), true);
   const bool comes_again = connection.refusal() == Refusal::kNotYet;

@@ -98,6 +98,7 @@ class Connector {
   int epoll() const { return epoll_.get(); }
   Waker& waker() { return waker_; }
   bool watch(Watched& object, int fd, std::uint32_t events, bool known);
+  void unwatch(int fd);
   // Deferred delete: keeps an object that has gone until the poll ends, because events in hand may still name it.
   void delete_later(std::unique_ptr<Watched> object) { deferred_.push_back(std::move(object)); }
   // Closes a socket that has said its last word once the peer has heard it.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
@@ -162,6 +163,93 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   for (const std::uint32_t delay : seen[1].delays_us) waited_us += delay;
   EXPECT_GT(waited_us, seen[1].delays_us.size()) << "a message and its answer take more than a microsecond";
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
+}
+
+// A listener of somebody else, as a daemon's, which hands what comes to an answerer that does not listen itself.
+class Channel : public ::testing::Test {
+ protected:
+  Channel() : listener_(make_tagged(*Address::parse("127.0.0.1", 0), {})) {
+    EXPECT_EQ(bind_to(listener_.fd(), *Address::parse("127.0.0.1", 0)), 0);
+    EXPECT_EQ(::listen(listener_.fd(), 16), 0);
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    mine = Socket(ends[0]);
+    theirs = Socket(ends[1]);
+  }
+  ~Channel() override {
+    stops_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  // Takes connections, reads their hellos and hands them over, for as long as this is there.
+  void hand_all_over() {
+    thread_ = std::thread([this] {
+      while (!stops_) {
+        const Socket taken(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+        Hello hello;
+        if (taken.valid() && ::recv(taken.fd(), &hello, sizeof hello, MSG_WAITALL) == sizeof hello)
+          hand_over(mine.fd(), taken.fd(), hello);
+        else
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    });
+  }
+  std::uint16_t port() const { return local_port(listener_.fd()); }
+
+  Socket mine, theirs;
+
+ private:
+  Socket listener_;
+  std::atomic<bool> stops_ = false;
+  std::thread thread_;
+};
+
+TEST_F(Channel, ConnectionsThatAreHandedOverAreAnswered) {
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  answerer.start();
+  hand_all_over();
+  BurstSpec stream{.flow = flow_to("127.0.0.1", port()), .source_ports = {0, 0}, .duration_ms = 50};
+  stream.max_bytes = 1 << 20;
+  const BurstSpec echo{.flow = flow_to("127.0.0.1", port()), .purpose = Purpose::kEcho, .duration_ms = 50};
+  const auto seen = load({stream, echo}, kToken);
+  ASSERT_THAT(seen, SizeIs(2));
+  EXPECT_EQ(seen[0].outcome, Outcome::kArrived);
+  EXPECT_THAT(seen[0].streams, SizeIs(2));
+  EXPECT_EQ(seen[1].outcome, Outcome::kArrived);
+  EXPECT_FALSE(seen[1].delays_us.empty());
+}
+
+TEST_F(Channel, WithAnotherTokenItIsClosed) {
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  answerer.start();
+  hand_all_over();
+  Token other = kToken;
+  other.front() ^= 1;
+  BurstSpec stream{.flow = flow_to("127.0.0.1", port()), .duration_ms = 20};
+  stream.source_ports = {0};
+  EXPECT_EQ(load({stream}, other)[0].outcome, Outcome::kSilent);
+  EXPECT_EQ(load({stream}, kToken)[0].outcome, Outcome::kArrived);
+}
+
+// Neither rubbish nor the end of the channel ends the answerer.
+TEST_F(Channel, GoesOnWithoutIt) {
+  const std::uint16_t own = free_port("127.0.0.1");
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", own, {}}), 0);
+  answerer.start();
+  EXPECT_EQ(::send(mine.fd(), "rubbish", 7, 0), 7);
+  const std::vector<char> without_a_socket(sizeof(Hello));
+  EXPECT_EQ(::send(mine.fd(), without_a_socket.data(), without_a_socket.size(), 0),
+            static_cast<ssize_t>(sizeof(Hello)));
+  EXPECT_EQ(probe_once(flow_to("127.0.0.1", own)).outcome, Outcome::kArrived);
+  mine = {};
+  EXPECT_EQ(probe_once(flow_to("127.0.0.1", own)).outcome, Outcome::kArrived);
+}
+
+TEST_F(Channel, HandingOverToNobodyFails) {
+  const Socket some = make_tagged(*Address::parse("127.0.0.1", 0), {});
+  EXPECT_TRUE(hand_over(mine.fd(), some.fd(), Hello{}));
+  theirs = {};
+  EXPECT_FALSE(hand_over(mine.fd(), some.fd(), Hello{}));
 }
 
 TEST(Packet, ReadsWhatHopsQuote) {
