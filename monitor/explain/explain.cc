@@ -19,13 +19,6 @@ constexpr double kWorthSeconds = 0.001;
 // Of an iteration: where even the last rank waits for longer, computation does not bound the job.
 constexpr double kMostExposed = 0.3;
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const std::size_t middle = (values.size() - 1) / 2;
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
-  return values[middle];
-}
-
 // Findings of one cause become one, which names the first places.
 std::vector<Finding> merge(const std::vector<Finding>& findings) {
   constexpr std::size_t kNamed = 3;
@@ -53,6 +46,13 @@ std::vector<Finding> merge(const std::vector<Finding>& findings) {
 }
 
 }  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const std::size_t middle = (values.size() - 1) / 2;
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
+  return values[middle];
+}
 
 Job join_hosts(const std::vector<HostTimes>& hosts) {
   Job job;

@@ -18,6 +18,7 @@ enum class Cause {
   kNoCpu,          // a rank waits for a CPU, longer than the others; or all do
   kDaemonNoCpu,    // a daemon waits for a CPU
   kFullLink,       // a host's link is full of the job's own bytes
+  kPattern,        // the same, and the job sends much less over others' links
   kForeignBulk,    // a host's link is full of others' bytes
   kSlowLink,       // a host's link carries less than the fabric file says
   kNoPriority,     // urgent packets wait as long as bulk: something on the path serves them in the order of arrival
@@ -28,10 +29,10 @@ enum class Cause {
   kStaging,        // the receiver's staging is full
   kNetwork,        // waiting for the network, and nothing above explains it
 };
-inline constexpr std::array<std::string_view, 15> kCauseNames{
-    "computation", "slow computing", "slow input",   "no cpu",      "daemon without cpu",
-    "full link",   "foreign bulk",   "slow link",    "no priority", "lossy path",
-    "limit",       "small tensors",  "small window", "staging",     "network"};
+inline constexpr std::array<std::string_view, 16> kCauseNames{
+    "computation",   "slow computing", "slow input", "no cpu",      "daemon without cpu", "full link",
+    "pattern",       "foreign bulk",   "slow link",  "no priority", "lossy path",         "limit",
+    "small tensors", "small window",   "staging",    "network"};
 constexpr std::string_view cause_name(Cause cause) {
   return kCauseNames[static_cast<std::size_t>(cause)];
 }

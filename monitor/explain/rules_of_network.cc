@@ -15,6 +15,7 @@ constexpr double kFull = 0.75;  // of a link's speed
 constexpr double kHalfFull = 0.4;
 constexpr double kWire = 1.08;           // bytes on the wire for one of payload, about
 constexpr double kForeignShare = 0.3;    // of what a full link carries
+constexpr double kUneven = 1.6;          // times what the job has on the usual host's link
 constexpr double kLost = 0.002;          // of all segments
 constexpr double kFewLost = 10;          // segments that are no sign of anything
 constexpr double kBusy = 0.05;           // of the time, or a connection says nothing of a path
@@ -28,6 +29,7 @@ struct Load {
   bool sends = false;
   double share = 0;    // of its speed
   double foreign = 0;  // of what it carries
+  double uneven = 1;   // the job's bytes, of what it has on the usual host's link in that direction
 };
 
 double job_bytes(const HostTimes& host, bool sends) {
@@ -52,27 +54,50 @@ std::vector<Load> loads_of(const Job& job) {
       loads.push_back(load);
     }
   }
+  for (const bool sends : {true, false}) {
+    std::vector<double> bytes;
+    for (const HostTimes& host : *job.hosts) bytes.push_back(job_bytes(host, sends));
+    const double usual = median(bytes);
+    for (Load& load : loads)
+      if (load.sends == sends && usual > 0) load.uneven = job_bytes(*load.host, sends) / usual;
+  }
   std::ranges::sort(loads, std::greater(), &Load::share);
   return loads;
 }
 
-// Full links.
+// Whose bytes fill a link, and what helps.
+struct Filled {
+  Cause cause;
+  const char* help;
+};
+
+Filled filled_by(const Load& load) {
+  if (load.foreign > kForeignShare)
+    return {Cause::kForeignBulk,
+            "see who sends it (tensorlane top, the switch's counters); mark it as a lower class, or limit it"};
+  if (load.uneven > kUneven)
+    return {
+        Cause::kPattern,
+        "a pattern that loads all links alike (pattern: auto in daemon.yaml of the host of rank 0), or more servers"};
+  return {Cause::kFullLink, "a faster link, fewer bytes (wire_dtype, another pattern), or more computation beside it"};
+}
+
 bool find_full_links(const Job& job, const std::vector<Load>& loads, std::vector<Finding>* findings) {
   bool found = false;
   for (const Load& load : loads) {
     // Or what it carries takes as long as all ranks wait.
     const bool explains = load.share > kHalfFull && load.share * job.iteration > 0.8 * job.exposed;
     if (load.share < kFull && !explains) break;
-    const bool foreign = load.foreign > kForeignShare;
-    const std::string where = fmt::format("the link {} host {}", load.sends ? "from" : "to", load.host->host);
-    findings->push_back(
-        {foreign ? Cause::kForeignBulk : Cause::kFullLink, load.share > 0.85 ? Confidence::kSure : Confidence::kLikely,
-         job.exposed, where,
-         fmt::format("its NIC carries {:.0f} % of the link's speed, {:.0f} % of that not this job's", 100 * load.share,
-                     100 * load.foreign),
-         foreign ? "see who sends it (tensorlane top, the switch's counters); mark it as a lower class, or limit it"
-                 : "a faster link, fewer bytes (wire_dtype, another pattern), or more computation beside it"});
-    if (foreign) findings->back().amount = load.share * load.foreign;
+    const Filled filled = filled_by(load);
+    std::string evidence = fmt::format("its NIC carries {:.0f} % of the link's speed, {:.0f} % of that not this job's",
+                                       100 * load.share, 100 * load.foreign);
+    if (filled.cause == Cause::kPattern)
+      evidence +=
+          fmt::format("; the job has {:.1f} times as many bytes there as on the usual host's link", load.uneven);
+    findings->push_back({filled.cause, load.share > 0.85 ? Confidence::kSure : Confidence::kLikely, job.exposed,
+                         fmt::format("the link {} host {}", load.sends ? "from" : "to", load.host->host), evidence,
+                         filled.help});
+    if (filled.cause == Cause::kForeignBulk) findings->back().amount = load.share * load.foreign;
     found = true;
   }
   return found;

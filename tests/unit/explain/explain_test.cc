@@ -258,6 +258,36 @@ TEST(Explain, BytesThatAHostReceivesAreComparedWithWhatItsJobReceives) {
   EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
 }
 
+// One server for all: its link is full, and the others' are not.
+TEST(Explain, NamesAPatternThatLoadsOneHostsLink) {
+  for (const bool server : {true, false}) {
+    std::vector<HostTimes> hosts;
+    for (auto& [before, after] : MadeUpJob(4).reports()) {
+      for (json* report : {&before, &after}) {
+        if (server == ((*report)["host"] == "h2")) continue;
+        json& rail = (*report)["rails"][0];
+        for (json& cls : (*report)["classes"])
+          for (const char* key : {"sent_bytes", "received_bytes"}) cls[key] = cls[key].get<std::uint64_t>() / 3;
+        for (const char* key : {"sent_bytes", "received_bytes", "nic_sent_bytes", "nic_received_bytes"})
+          rail[key] = rail[key].get<std::uint64_t>() / 3;
+      }
+      hosts.push_back(difference(before, after).value());
+    }
+    const Explanation all = explain(hosts).value();
+    const Finding* found = find(all, Cause::kPattern);
+    if (server) {
+      ASSERT_NE(found, nullptr) << text_of(all);
+      EXPECT_THAT(found->places, ::testing::ElementsAre("the link from host h2", "the link to host h2"));
+      EXPECT_THAT(found->evidence, HasSubstr("3.0 times as many bytes"));
+      EXPECT_THAT(found->help, HasSubstr("pattern"));
+      EXPECT_EQ(find(all, Cause::kFullLink), nullptr) << text_of(all);
+    } else {  // three of four are full: that is the usual
+      EXPECT_EQ(found, nullptr) << text_of(all);
+      EXPECT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+    }
+  }
+}
+
 // Three times the least round trip is no queue where that is short: so little comes from the hosts alone.
 TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
   MadeUpJob job(4);
