@@ -380,7 +380,7 @@ TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
   EXPECT_EQ(nothing.report().exit_status, 0);
   nothing.seen.asked_for_load = true;
   EXPECT_EQ(nothing.report().exit_status, 1);
-  EXPECT_THAT(nothing.report().notes, ::testing::Contains(HasSubstr("--load needs --agent")));
+  EXPECT_THAT(nothing.report().notes, ::testing::Contains(HasSubstr("--load needs three hosts")));
 }
 
 // An interval that reaches into what is not short enough says nothing, wherever its middle is.
