@@ -31,6 +31,8 @@ struct Context {
   const std::function<void(const std::string&)>* log = nullptr;
   std::function<Time()> clock;
   Time now;  // of the host's turn
+  // Of the rail whose sends are under way: a class less urgent than the one that sends has something to send, too.
+  bool bulk_waits = false;
 };
 
 // How often a job says how far it has come: as often as control sends heartbeats.

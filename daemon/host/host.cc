@@ -293,9 +293,16 @@ std::size_t Host::send(Rail& rail) {
     sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
     control.take(context_.now, before - credit);
   }
+  std::array<bool, kMaxDataClasses> waits{};
+  std::uint8_t least_urgent = 0;  // of those that wait
+  for (std::uint8_t c = 0; c < config_.classes; ++c) {
+    waits[c] = has_sends(rail, ClassId(c));
+    if (waits[c]) least_urgent = c;
+  }
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     const ClassId cls{c};
-    if (!has_sends(rail, cls)) continue;
+    if (!waits[c]) continue;
+    context_.bulk_waits = c < least_urgent;
     const Bytes in_flight = rail.transport->in_flight(cls);
     const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);
     // Nothing in flight makes room for one operation, however small the window.

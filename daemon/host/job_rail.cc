@@ -430,6 +430,7 @@ void JobRail::count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_by
   context_.metrics->rails[rail_.value].bytes_sent[ports::metrics_slot(cls)].add(payload_bytes);
   if (cls == kControlClass) return;
   metrics_.classes[cls.value].bytes_sent.add(payload_bytes);
+  if (context_.bulk_waits) metrics_.classes[cls.value].bytes_met.add(payload_bytes);
   for (std::uint8_t c = 0; c < cls.value; ++c) {
     const std::uint64_t demoted = engine_.counters().demoted_bytes[c];
     metrics_.classes[c].bytes_demoted.add(demoted - demoted_[c]);

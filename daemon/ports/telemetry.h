@@ -186,6 +186,7 @@ struct JobMetrics {
   struct PerClass {
     Counter bytes_sent;  // in the class's flows
     Counter bytes_received;
+    Counter bytes_met;        // of bytes_sent, while a less urgent class had something to send on the same rail
     Counter bytes_demoted;    // that belong to the class and went in a lower one, because its limit was used up
     Counter operations;       // complete ones on tensors, batches and not their members
     Counter completion_ns;    // of them all, from the last local submission to completion
@@ -200,8 +201,8 @@ struct JobMetrics {
     members.add(more.members.value());
     for (std::size_t c = 0; c < classes.size(); ++c) {
       for (const auto counter :
-           {&PerClass::bytes_sent, &PerClass::bytes_received, &PerClass::bytes_demoted, &PerClass::operations,
-            &PerClass::completion_ns, &PerClass::sends, &PerClass::queue_ns})
+           {&PerClass::bytes_sent, &PerClass::bytes_received, &PerClass::bytes_met, &PerClass::bytes_demoted,
+            &PerClass::operations, &PerClass::completion_ns, &PerClass::sends, &PerClass::queue_ns})
         (classes[c].*counter).add((more.classes[c].*counter).value());
     }
     for (std::size_t r = 0; r < std::min(ranks.size(), more.ranks.size()); ++r) {

@@ -148,7 +148,7 @@ class Page final {
 
   // Jobs of one user with the same name are counted together, and so are those beyond kMostSeries.
   void add_job_counters(std::vector<MetricFamily>& families) const {
-    using Sums = std::array<double, 3>;  // sent, received, demoted
+    using Sums = std::array<double, 4>;  // sent, received, met, demoted
     std::map<std::tuple<std::string, std::string, std::size_t>, Sums> sums;
     std::size_t jobs = 0;
     for (const auto& job : metrics_.job_list.all()) {
@@ -159,12 +159,17 @@ class Page final {
         Sums& sum = sums[{name, user, c}];
         sum[0] += static_cast<double>(job->classes[c].bytes_sent.value());
         sum[1] += static_cast<double>(job->classes[c].bytes_received.value());
-        sum[2] += static_cast<double>(job->classes[c].bytes_demoted.value());
+        sum[2] += static_cast<double>(job->classes[c].bytes_met.value());
+        sum[3] += static_cast<double>(job->classes[c].bytes_demoted.value());
       }
     }
-    static constexpr std::array<std::array<const char*, 2>, 3> kRows = {
+    static constexpr std::array<std::array<const char*, 2>, 4> kRows = {
         {{"job_sent_bytes_total", "Payload of a job given to the transport, by the class it went in"},
          {"job_received_bytes_total", "Payload of a job received, by the class it came in"},
+         {"job_met_bytes_total",
+          "Of a job's payload given to the transport, what went while a less urgent class had something to send, too, "
+          "on "
+          "the same NIC"},
          {"job_demoted_bytes_total",
           "Payload of a job that went in a lower class than its own because the limit of that was used up"}}};
     for (std::size_t row = 0; row < kRows.size(); ++row) {

@@ -86,6 +86,7 @@ json JobReport::classes(const ports::JobMetrics& job, const ports::LaneMetrics& 
                        {"dscp", parts_.config.tags ? cls.dscp : 0},
                        {"sent_bytes", counts.bytes_sent.value()},
                        {"received_bytes", counts.bytes_received.value()},
+                       {"met_bytes", counts.bytes_met.value()},
                        {"demoted_bytes", counts.bytes_demoted.value()},
                        {"operations", counts.operations.value()},
                        {"completion_ns", counts.completion_ns.value()},

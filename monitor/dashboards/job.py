@@ -4,7 +4,7 @@ from panels import Query, asked_for, board, choice, classes, graph, link_to, mos
 
 MINE = 'training_job="$job"'
 MINE_IN = f'{MINE}, class=~"$class"'
-SENT, RECEIVED, DEMOTED = (f"tensorlane_job_{what}_bytes_total" for what in ("sent", "received", "demoted"))
+SENT, RECEIVED, MET, DEMOTED = (f"tensorlane_job_{what}_bytes_total" for what in ("sent", "received", "met", "demoted"))
 SHARED = "Daemons count this by class, not by job: other jobs on the same hosts are in it."
 TO_HOST = link_to("host", "This host", host="${__field.labels.host}")
 TO_HOST_OF_ROW = link_to("host", "This host", host="${__data.fields.Host}")
@@ -79,11 +79,11 @@ def traffic():
     return [
         graph(
             "Sent by class", "Payload of the job by the class that it went in. Good: no holes while it runs, and little that is urgent.", "Bps",
-            Query(f"sum by (class) ({rate(SENT, MINE_IN)})", "{{class}}"), width=8, stacked=True,
+            Query(f"sum by (class) ({rate(SENT, MINE_IN)})", "{{class}}"), width=6, stacked=True,
         ),
         graph(
             "Received by class", "Payload that came for the job, by class. Good: as much as is sent, all hosts together.", "Bps",
-            Query(f"sum by (class) ({rate(RECEIVED, MINE_IN)})", "{{class}}"), width=8, stacked=True,
+            Query(f"sum by (class) ({rate(RECEIVED, MINE_IN)})", "{{class}}"), width=6, stacked=True,
         ),
         graph(
             "Demoted share by class",
@@ -93,7 +93,15 @@ def traffic():
                 f"sum by (class) ({rate(DEMOTED, MINE_IN)}) / clamp_min(sum by (class) ({rate(DEMOTED, MINE_IN)}) + sum by (class) ({rate(SENT, MINE_IN)}), 1)",
                 "{{class}}",
             ),
-            width=8,
+            width=6,
+        ),
+        graph(
+            "Share that met bulk",
+            "Of what the job sends in a class, the part that went while a less urgent class had something to send on the same NIC, whosever that is. It is "
+            "what priorities can act on: where it is 0, they change nothing. Good: high for urgent classes.",
+            "percentunit",
+            Query(f"sum by (class) ({rate(MET, MINE_IN)}) / clamp_min(sum by (class) ({rate(SENT, MINE_IN)}), 1)", "{{class}}"),
+            width=6,
         ),
     ]
 

@@ -91,6 +91,41 @@ TEST_F(Sharing, WhatExceedsAJobsLimitIsDemotedAndCounted) {
   EXPECT_EQ(jobs[0]->classes[0].bytes_demoted.value(), sent[kBulk]);
 }
 
+// Urgent bytes that go while bulk has something to send are counted, whosever bulk it is; bytes that go alone, and bulk
+// itself, are not.
+TEST_F(Sharing, UrgentBytesThatMeetBulkAreCounted) {
+  std::atomic<bool> open{true};
+  start(windows(kib(700)), [&] { return open ? 400 << 10 : 0; });
+  constexpr std::uint64_t kEach = 8 << 20;
+  std::vector<std::shared_ptr<Client>> clients;
+  for (const ClassId cls : {kUrgent, kBulk}) {
+    const JobId job(cls.value + 1);
+    clients.push_back(add_job(job, 2, 1, {2, tensor(Operation::kBroadcast, kEach / 4, 65536, cls)}).front());
+    for (std::uint32_t t : {0u, 1u}) peers_ready(job, 2, t);
+  }
+  settle();
+  const auto met = [&](ClassId cls) {
+    for (const auto& job : metrics_.job_list.all())
+      if (job->id == JobId(cls.value + 1)) return job->classes[cls.value].bytes_met.value();
+    return ~std::uint64_t{0};
+  };
+  clients[0]->submit({{0, 0, 1}});
+  wait([&] { return clients[0]->completed().size() == 1; });
+  EXPECT_EQ(met(kUrgent), 0u) << "it went alone";
+  open = false;  // what does not fit into the window of bulk waits
+  clients[1]->submit({{0, 0, 1}});
+  wait([&] { return clients[1]->arm_wake(); });
+  settle();
+  clients[0]->submit({{1, 0, 1}});
+  wait([&] { return clients[0]->arm_wake(); });
+  settle();
+  open = true;
+  wait([&] { return clients[0]->completed().size() == 2 && clients[1]->completed().size() == 1; });
+  EXPECT_EQ(met(kUrgent), kEach);
+  EXPECT_EQ(met(kBulk), 0u);
+  lane_->stop();  // it asks `open`
+}
+
 // Nothing but the limit wakes the lane here: announcements go, later, without anything else happening.
 TEST_F(Sharing, ControlFramesAreCappedInRateAndAllGo) {
   LaneConfig config = windows(mib(1));

@@ -128,10 +128,10 @@ std::shared_ptr<JobMetrics> part_of_job(JobId id, std::uint64_t scale) {
   began = Time(77);
   iterations.set(scale);
   for (std::uint64_t c = 0; c < classes.size(); ++c) {
-    auto& [sent, received, demoted, operations, completion, sends, queue] = classes[c];
+    auto& [sent, received, met, demoted, operations, completion, sends, queue] = classes[c];
     std::uint64_t n = 0;
-    for (Counter* counter : {&sent, &received, &demoted, &operations, &completion, &sends, &queue})
-      counter->set((7 * c + ++n) * scale);
+    for (Counter* counter : {&sent, &received, &met, &demoted, &operations, &completion, &sends, &queue})
+      counter->set((8 * c + ++n) * scale);
   }
   members.set(900 * scale);
   ranks = std::vector<JobMetrics::PerRank>(2);
@@ -159,10 +159,10 @@ TEST(AllLanes, AJobOfTwoLanesIsOne) {
   EXPECT_EQ(jobs[0]->began, Time(77));
   EXPECT_EQ(jobs[0]->iterations.value(), 100u) << "the larger one: both lanes count the same operations";
   for (std::uint64_t c = 0; c < kMaxDataClasses; ++c) {
-    const auto& [sent, received, demoted, operations, completion, sends, queue] = jobs[0]->classes[c];
+    const auto& [sent, received, met, demoted, operations, completion, sends, queue] = jobs[0]->classes[c];
     std::uint64_t n = 0;
-    for (const Counter* counter : {&sent, &received, &demoted, &operations, &completion, &sends, &queue})
-      EXPECT_EQ(counter->value(), (7 * c + ++n) * 107) << n;
+    for (const Counter* counter : {&sent, &received, &met, &demoted, &operations, &completion, &sends, &queue})
+      EXPECT_EQ(counter->value(), (8 * c + ++n) * 107) << n;
   }
   EXPECT_EQ(jobs[0]->members.value(), 900u * 107);
   ASSERT_EQ(jobs[0]->ranks.size(), 2u);

@@ -74,6 +74,7 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   job->name = "train";
   job->user = 1000;
   job->classes[0].bytes_sent.add(900);
+  job->classes[0].bytes_met.add(300);
   job->classes[0].bytes_demoted.add(90);
   metrics.job_list.add(job);
   auto exporter =
@@ -110,6 +111,8 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
   EXPECT_THAT(page,
               HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 900"));
+  EXPECT_THAT(page,
+              HasSubstr("tensorlane_job_met_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 300"));
   EXPECT_THAT(
       page, HasSubstr("tensorlane_job_demoted_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 90"));
   metrics.job_list.remove(job);
