@@ -35,6 +35,7 @@ MAY_INCLUDE = {
     "daemon/transport/resume": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger"],
     "daemon/transport/tcp": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger", "daemon/transport/protect", "daemon/transport/resume"],
     "daemon/transport/rdma": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger", "daemon/transport/resume"],
+    "daemon/transport/datagram": ["daemon/ports", "daemon/transport/protect"],
     "daemon/transport/local": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/host": ["daemon/engine", "daemon/engine_log", "daemon/ports"],

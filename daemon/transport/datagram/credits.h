@@ -1,0 +1,77 @@
+// What the peers of one receiving port may send, all jobs and hosts together: so much that the port is busy and no
+// queue in front of it grows. Pure.
+//
+// In the manner of Homa (Montazeri et al., SIGCOMM 2018, sections 3.1 to 3.3): a sender may begin unasked with a few
+// bytes, which say how much more there is; the rest waits for credit. Unlike Homa, whose receivers prefer short
+// messages, credit goes to the most urgent class first, inside a class to jobs in turn, and to a job's peers in turn:
+// what is short is no more urgent than what is long, and jobs share evenly.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/transport/datagram/packet.h"
+
+namespace tensorlane::datagram {
+
+class Credits {
+ public:
+  struct Options {
+    Bytes window = kib(256);              // on its way to the port at a time: what the path holds, and a little more
+    Bytes unasked = kib(8);               // that each stream may send beyond what has come
+    Bytes quantum = kib(16);              // given at a time
+    Duration gives_up = milliseconds(5);  // credit that nothing came of in this time is given to others
+  };
+  explicit Credits(const Options& options) : options_(options) {}
+
+  using Stream = std::uint32_t;
+  // A stream of this class and job. Its numbers are used again.
+  Stream add(JobId job, Slot slot);
+  void remove(Stream stream);
+
+  // The sender has bytes up to `end`.
+  void wants(Stream stream, std::uint64_t end);
+  // So many bytes have come, in all.
+  void come(Time now, Stream stream, std::uint64_t bytes);
+  // How far it may send.
+  std::uint64_t credit(Stream stream) const { return streams_[stream].credit; }
+  // Gives what there is. `raised` is called for each stream that may send more than before.
+  void give(Time now, const std::function<void(Stream)>& raised);
+  // When give() may have something to give although nothing came: credit that is given up.
+  std::uint64_t outstanding() const { return outstanding_; }
+
+ private:
+  struct State {
+    bool used = false;
+    JobId job;
+    Slot slot = 0;
+    std::uint64_t wanted = 0, come = 0, credit = 0;
+    std::uint64_t asked = 0;  // credit beyond `come` that counts as on its way
+    Time moved;               // when something came last, or was given while nothing was on its way
+    bool silent = false;      // nothing came of what it had: it gets no more until something does
+  };
+  // The order in which streams of a class are served: jobs in turn.
+  struct Turn {
+    std::vector<Stream> streams;
+    std::size_t next = 0;
+  };
+  void count(State& state, std::uint64_t asked);
+  bool serve(Time now, Turn& turn, const std::function<void(Stream)>& raised);
+
+  const Options options_;
+  std::vector<State> streams_;
+  std::vector<Stream> free_;
+  struct JobTurn {
+    JobId job;
+    Turn peers;
+  };
+  std::array<std::vector<JobTurn>, kSlots> jobs_;  // by class
+  std::array<std::size_t, kSlots> next_job_{};
+  std::uint64_t outstanding_ = 0;
+};
+
+}  // namespace tensorlane::datagram

@@ -1,0 +1,65 @@
+// The receiving end of a flow: pieces of the stream, in whatever order they come and however often, become frames,
+// whose payloads land where the sink says. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/protocol/frame.h"
+#include "daemon/ports/transport.h"
+#include "daemon/transport/datagram/ranges.h"
+
+namespace tensorlane::datagram {
+
+class ReceiveStream {
+ public:
+  // A piece of the stream that ends before `limit`, which is as far as the peer may send. The sink is called as
+  // FrameSink says: headers in order, as soon as their bytes are there; frames in order, once they are whole. What came
+  // before is passed over. Bytes beyond a header that is not there yet are kept: so no more than what the peer may
+  // send. Errors, after which nothing more may be given: kCorrupt (a header or checksum is wrong, or the piece reaches
+  // beyond the limit), or what the sink says.
+  Status take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit, ports::FrameSink& sink);
+
+  // All before it has been delivered.
+  std::uint64_t delivered() const { return delivered_; }
+  // Bytes that have come, each counted once.
+  std::uint64_t come() const { return come_bytes_; }
+  // Bytes that wait for a header.
+  std::size_t held() const { return held_bytes_; }
+
+ private:
+  struct Frame {
+    protocol::FrameHeader header;
+    Range payload;
+    std::span<std::byte> landing;
+    bool dropped = false;
+  };
+  struct Held {
+    Range range;
+    std::vector<std::byte> bytes;
+  };
+
+  Status place(Range range, const std::byte* bytes, ports::FrameSink& sink);
+  Status place_held(ports::FrameSink& sink);
+  Status begin_frame(ports::FrameSink& sink);
+  Status deliver(ports::FrameSink& sink);
+  void hold(Range range, const std::byte* bytes);
+
+  std::uint64_t delivered_ = 0, come_bytes_ = 0;
+  RangeSet come_;             // above delivered_
+  std::deque<Frame> frames_;  // whose headers are there
+  // The header that comes next.
+  std::uint64_t header_at_ = 0;
+  std::array<std::byte, protocol::kFrameHeaderBytes> header_{};
+  std::size_t header_bytes_ = 0;
+  std::vector<Held> held_;
+  std::vector<std::vector<std::byte>> spare_;  // memory of pieces that were held
+  std::size_t held_bytes_ = 0;
+};
+
+}  // namespace tensorlane::datagram

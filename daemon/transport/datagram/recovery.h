@@ -1,0 +1,96 @@
+// Which packets of one class are on their way, which have arrived, and which are lost: as QUIC does it (RFC 9002).
+// Pure.
+//
+// A packet's number is never used again; what was in a lost one travels under a new number, so that an acknowledgement
+// says when which copy arrived, and round trips need no guess (RFC 9002, section 2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/transport/datagram/ranges.h"
+
+namespace tensorlane::datagram {
+
+// RFC 9002, section 5.
+class RoundTrips {
+ public:
+  void add(Duration sample, Duration peer_delay);
+  bool known() const { return smoothed_.value > 0; }
+  Duration least() const { return least_; }
+  Duration smoothed() const { return smoothed_; }
+  // After it something that was sent is lost though nothing behind it has arrived (section 6.2.1). Without a sample
+  // what a busy host may take.
+  Duration timeout() const;
+  // So long a packet may be overtaken (section 6.1.2).
+  Duration patience() const;
+
+ private:
+  static constexpr Duration kFirst = milliseconds(20), kGranularity = microseconds(200);
+  Duration least_, smoothed_, variation_, latest_;
+};
+
+// One class of one direction of an association.
+class Recovery {
+ public:
+  // At most `capacity` packets are on their way at a time.
+  explicit Recovery(std::size_t capacity);
+
+  bool full() const { return used_ == packets_.size(); }
+  std::uint64_t next_number() const { return next_; }
+  // The packet of next_number() leaves with this piece of the stream; it may be empty. Unless full().
+  void sent(Time now, Range piece);
+
+  struct Outcome {
+    std::vector<Range> acked, lost;  // pieces of the stream; reused from call to call
+    std::size_t packets_lost = 0;
+    std::uint64_t bytes_acked = 0;
+    bool largest_is_new = false;
+    void clear();
+  };
+  // `come` are ranges of packet numbers, the highest first, and at least one. False, and nothing changes: there is one
+  // that was never sent.
+  [[nodiscard]] bool acknowledge(Time now, std::span<const Range> come, Duration peer_delay, RoundTrips* round_trips,
+                                 Outcome* outcome);
+  // When on_time() has something to do; nothing is on its way: never.
+  std::optional<Time> deadline(const RoundTrips& round_trips) const;
+  // Packets that have been overtaken for too long are lost; where none has been, and for longer than the time-out
+  // nothing was heard, the oldest is, so that a copy asks for an answer (section 6.2).
+  void on_time(Time now, const RoundTrips& round_trips, Outcome* outcome);
+
+  std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  // How many time-outs have followed each other.
+  unsigned timeouts() const { return timeouts_; }
+
+ private:
+  enum class State : std::uint8_t { kOnItsWay, kDone };
+  struct Packet {
+    Time at;
+    Range piece;
+    State state = State::kDone;
+  };
+  Packet& packet(std::uint64_t number) { return packets_[number % packets_.size()]; }
+  const Packet& packet(std::uint64_t number) const { return packets_[number % packets_.size()]; }
+  void take(std::uint64_t number, std::vector<Range>* into);
+  void find_lost(Time now, const RoundTrips& round_trips, Outcome* outcome);
+  void retire();
+  void lose(std::uint64_t number, Outcome* outcome);
+
+  // Section 6.1.1: so many packets behind one that has not arrived.
+  static constexpr std::uint64_t kOvertaken = 3;
+  static constexpr unsigned kMostBackoff = 6;
+
+  std::vector<Packet> packets_;  // of numbers first_ to next_, by number modulo the size
+  std::size_t used_ = 0;         // next_ - first_
+  std::uint64_t first_ = 0, next_ = 0;
+  std::optional<std::uint64_t> largest_;  // that is acknowledged
+  std::uint64_t bytes_in_flight_ = 0;
+  Time last_sent_;
+  unsigned timeouts_ = 0;
+};
+
+}  // namespace tensorlane::datagram

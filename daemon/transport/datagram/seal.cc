@@ -1,0 +1,110 @@
+#include "daemon/transport/datagram/seal.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "common/base/assert.h"
+
+namespace tensorlane::datagram {
+namespace {
+
+using protect::Cipher;
+
+constexpr std::string_view kKeyInfo = "tensorlane packet key";
+
+unsigned char* raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+std::array<unsigned char, 12> nonce_of(const Head& head) {
+  std::array<unsigned char, 12> nonce{};
+  nonce[0] = head.slot;
+  for (std::size_t i = 0; i < sizeof head.number; ++i)
+    nonce[4 + i] = static_cast<unsigned char>(head.number >> (8 * i));
+  return nonce;
+}
+
+}  // namespace
+
+Seal::Seal(DataProtection level, Cipher cipher, const protect::Key& secret)
+    : level_(level), cipher_(cipher), secret_(secret) {
+  TL_ASSERT((level == DataProtection::kNone) == (cipher == Cipher::kNone));
+  static_assert(crypto_shorthash_siphash24_KEYBYTES <= sizeof(protect::Key));
+}
+
+Seal::~Seal() {
+  sodium_memzero(secret_.data(), secret_.size());
+  sodium_memzero(keys_.data(), sizeof keys_);
+}
+
+std::size_t Seal::tag_bytes() const {
+  return level_ == DataProtection::kNone ? kHashBytes : protect::kTagBytes;
+}
+
+const Seal::Keys& Seal::keys(const Head& head) {
+  const std::uint64_t generation = head.number >> kPacketsPerKey;
+  Keys& one = keys_[head.slot][generation & 1];
+  if (one.generation == generation) return one;
+  std::array<std::byte, kKeyInfo.size() + 1 + sizeof generation> info{};
+  std::memcpy(info.data(), kKeyInfo.data(), kKeyInfo.size());
+  info[kKeyInfo.size()] = std::byte{head.slot};
+  std::memcpy(info.data() + kKeyInfo.size() + 1, &generation, sizeof generation);
+  protect::hkdf_expand(secret_, info, one.key);
+  if (cipher_ == Cipher::kAes256Gcm) crypto_aead_aes256gcm_beforenm(&one.aes, raw(one.key.data()));
+  one.generation = generation;
+  return one;
+}
+
+void Seal::hash(const Head& head, const std::byte* packet, std::size_t bytes, std::byte* tag) {
+  crypto_shorthash_siphash24(raw(tag), raw(packet), clear_bytes(head, bytes), raw(keys(head).key.data()));
+}
+
+void Seal::close(const Head& head, std::byte* packet, std::size_t bytes) {
+  std::byte* const tag = packet + bytes;
+  if (level_ == DataProtection::kNone) return hash(head, packet, bytes, tag);
+  const bool hides = level_ == DataProtection::kEncrypt;
+  const std::size_t in_clear = hides ? sizeof(Head) : bytes;
+  unsigned char nothing = 0;
+  unsigned char* const message = hides ? raw(packet + in_clear) : &nothing;
+  const auto nonce = nonce_of(head);
+  const Keys& own = keys(head);
+  if (cipher_ == Cipher::kAes256Gcm) {
+    crypto_aead_aes256gcm_encrypt_detached_afternm(message, raw(tag), nullptr, message, bytes - in_clear, raw(packet),
+                                                   in_clear, nullptr, nonce.data(), &own.aes);
+  } else {
+    crypto_aead_chacha20poly1305_ietf_encrypt_detached(message, raw(tag), nullptr, message, bytes - in_clear,
+                                                       raw(packet), in_clear, nullptr, nonce.data(),
+                                                       raw(own.key.data()));
+  }
+}
+
+std::size_t Seal::open(const Head& head, std::span<std::byte> packet) {
+  if (packet.size() < sizeof(Head) + tag_bytes()) return 0;
+  const std::size_t bytes = packet.size() - tag_bytes();
+  const std::byte* const tag = packet.data() + bytes;
+  if (level_ == DataProtection::kNone) {
+    if (bytes < clear_bytes(head, bytes)) return 0;
+    std::array<std::byte, kHashBytes> expected{};
+    hash(head, packet.data(), bytes, expected.data());
+    return sodium_memcmp(expected.data(), tag, expected.size()) == 0 ? bytes : 0;
+  }
+  const bool hides = level_ == DataProtection::kEncrypt;
+  const std::size_t in_clear = hides ? sizeof(Head) : bytes;
+  unsigned char nothing = 0;
+  unsigned char* const message = hides ? raw(packet.data() + in_clear) : &nothing;
+  const auto nonce = nonce_of(head);
+  const Keys& own = keys(head);
+  const int wrong =
+      cipher_ == Cipher::kAes256Gcm
+          ? crypto_aead_aes256gcm_decrypt_detached_afternm(message, nullptr, message, bytes - in_clear, raw(tag),
+                                                           raw(packet.data()), in_clear, nonce.data(), &own.aes)
+          : crypto_aead_chacha20poly1305_ietf_decrypt_detached(message, nullptr, message, bytes - in_clear, raw(tag),
+                                                               raw(packet.data()), in_clear, nonce.data(),
+                                                               raw(own.key.data()));
+  return wrong == 0 ? bytes : 0;
+}
+
+}  // namespace tensorlane::datagram

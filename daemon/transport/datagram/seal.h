@@ -1,0 +1,61 @@
+// What proves that a packet is of the association, and hides it where that is asked for.
+//
+// - `none`: a keyed hash (SipHash-2-4, 64 bits) of all but the bytes of the piece. Whoever has not seen the packets of
+// an
+//   association cannot make one that is taken. The bytes are protected by UDP's checksum, as TCP's are by its own.
+// - `authenticate`, `encrypt`: an AEAD of the whole packet, as for the records of a connection (transport/protect). The
+//   nonce is the packet's slot and number, which are never used again under a key.
+//
+// Keys: one secret for each direction, from the handshake. Each 2^20 packets of a slot have a key of their own, which
+// is derived from the secret, the slot and that count; so packets that overtake each other need no agreement.
+#pragma once
+
+#include <sodium.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/base/data_protection.h"
+#include "daemon/transport/datagram/packet.h"
+#include "daemon/transport/protect/hkdf.h"
+#include "daemon/transport/protect/record_cipher.h"
+
+namespace tensorlane::datagram {
+
+// One direction of one association. Wiped where it ends. One thread. sodium_init() has been called.
+class Seal {
+ public:
+  Seal(DataProtection level, protect::Cipher cipher, const protect::Key& secret);
+  ~Seal();
+  Seal(const Seal&) = delete;
+  Seal& operator=(const Seal&) = delete;
+
+  // What is added to each packet.
+  std::size_t tag_bytes() const;
+  // Proves the packet; the tag is written behind it. With `encrypt` all but the head is enciphered where it lies.
+  void close(const Head& head, std::byte* packet, std::size_t bytes);
+  // Whether the packet with its tag is right, and where it is enciphered deciphers it. Its length without the tag; 0:
+  // it is forged, damaged, or of something else.
+  [[nodiscard]] std::size_t open(const Head& head, std::span<std::byte> packet);
+
+ private:
+  static constexpr unsigned kPacketsPerKey = 20;  // a power of 2
+  static constexpr std::size_t kHashBytes = crypto_shorthash_siphash24_BYTES;
+  // Of one slot and one count of packets. Two are kept for each slot: the present one, and one beside it.
+  struct Keys {
+    std::uint64_t generation = ~std::uint64_t{0};
+    protect::Key key{};
+    crypto_aead_aes256gcm_state aes;
+  };
+  const Keys& keys(const Head& head);
+  void hash(const Head& head, const std::byte* packet, std::size_t bytes, std::byte* tag);
+
+  const DataProtection level_;
+  const protect::Cipher cipher_;
+  protect::Key secret_;
+  std::array<std::array<Keys, 2>, kNumberSpaces> keys_;
+};
+
+}  // namespace tensorlane::datagram

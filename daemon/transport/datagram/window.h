@@ -1,0 +1,50 @@
+// How much of a class may be on its way to one peer: as the network bears it. Pure.
+//
+// The receiver's credits keep its own port from being overrun (credits.h). What they do not know of is a port in the
+// middle of the network: its marks of congestion make the window smaller, as DCTCP does (RFC 8257, section 3.3), and so
+// do losses of many packets at once. A few lost packets do not: credits already hold back what would fill queues.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/units.h"
+
+namespace tensorlane::datagram {
+
+class Window {
+ public:
+  // Begins with the most there may ever be.
+  Window(Bytes most, std::size_t packet_bytes)
+      : most_(static_cast<double>(most.value)), packet_(static_cast<double>(packet_bytes)), size_(most_) {}
+
+  std::uint64_t size() const { return static_cast<std::uint64_t>(size_); }
+  double marked_share() const { return alpha_; }
+
+  // Packets that arrived since the last call, with or without a mark, and those that are lost.
+  void note(Time now, std::uint64_t arrived, std::uint64_t marked, std::uint64_t lost, Duration round_trip) {
+    arrived_ += static_cast<double>(arrived);
+    marked_ += static_cast<double>(std::min(marked, arrived));
+    lost_ += static_cast<double>(lost);
+    // A packet more in each round trip.
+    size_ = std::min(size_ + packet_ * packet_ * static_cast<double>(arrived) / size_, most_);
+    if (now < round_ends_ || arrived_ + lost_ == 0) return;
+    constexpr double kGain = 1.0 / 16, kManyLost = 0.05, kAfterLosses = 0.7;
+    alpha_ += kGain * (marked_ / std::max(arrived_, 1.0) - alpha_);
+    if (marked_ > 0) size_ *= 1 - alpha_ / 2;
+    if (lost_ > kManyLost * (arrived_ + lost_) && lost_ > 1) size_ *= kAfterLosses;
+    size_ = std::max(size_, 2 * packet_);
+    arrived_ = marked_ = lost_ = 0;
+    round_ends_ = now + round_trip;
+  }
+  // Nothing has been heard for a time-out: a packet at a time, until something is.
+  void note_silence() { size_ = 2 * packet_; }
+
+ private:
+  double most_, packet_, size_;
+  double alpha_ = 1;                            // RFC 8257: the first marks count in full
+  double arrived_ = 0, marked_ = 0, lost_ = 0;  // in this round trip
+  Time round_ends_;
+};
+
+}  // namespace tensorlane::datagram

@@ -1,0 +1,194 @@
+#include "daemon/transport/datagram/packet.h"
+
+#include <gtest/gtest.h>
+#include <sodium.h>
+
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "daemon/transport/datagram/seal.h"
+
+namespace tensorlane::datagram {
+namespace {
+
+std::vector<std::byte> data_packet(const Head& head, const Data& data, std::size_t bytes) {
+  std::vector<std::byte> packet(sizeof head + sizeof data + bytes, std::byte{7});
+  write_data(head, data, packet.data());
+  return packet;
+}
+
+TEST(Packet, DataIsReadAsItWasWritten) {
+  const Head head{.association = 5, .slot = 2, .number = 77};
+  const auto packet = data_packet(head, {1000, 1300}, 200);
+  ReadPacket read;
+  ASSERT_TRUE(read_packet(packet, &read));
+  EXPECT_EQ(read.head.association, 5u);
+  EXPECT_EQ(read.head.slot, 2);
+  EXPECT_EQ(read.head.number, 77u);
+  EXPECT_EQ(read.data.offset, 1000u);
+  EXPECT_EQ(read.data.wanted, 1300u);
+  EXPECT_EQ(read.bytes.size(), 200u);
+}
+
+TEST(Packet, APieceBeyondTheStreamIsNone) {
+  ReadPacket read;
+  EXPECT_TRUE(read_packet(data_packet({}, {1000, 1200}, 200), &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {1000, 1199}, 200), &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {1000, 999}, 0), &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {~std::uint64_t{0} - 10, ~std::uint64_t{0}}, 200), &read));
+}
+
+std::vector<std::byte> ack_packet(const std::vector<std::pair<Slot, std::vector<Range>>>& acks,
+                                  std::size_t room = 1400) {
+  std::vector<std::byte> packet(room);
+  AckWriter writer(packet, {.association = 9, .slot = kAckSlot, .number = 3});
+  for (const auto& [slot, come] : acks)
+    writer.add({.credit = 100u + slot, .marked = 2, .delay_us = 40, .slot = slot}, come);
+  packet.resize(writer.finish());
+  return packet;
+}
+
+TEST(Packet, AcknowledgementsAreReadAsTheyWereWritten) {
+  const std::vector<Range> come{{0, 3}, {5, 6}, {10, 20}};
+  ReadPacket read;
+  ASSERT_TRUE(read_packet(ack_packet({{1, come}, {0, {{0, 1}}}}), &read));
+  ASSERT_EQ(read.head.acks, 2);
+  EXPECT_EQ(read.acks[0].ack.largest, 19u);
+  EXPECT_EQ(read.acks[0].ack.credit, 101u);
+  ASSERT_EQ(read.acks[0].ack.ranges, 3);
+  EXPECT_EQ(read.acks[0].ranges[0], (Range{10, 20}));
+  EXPECT_EQ(read.acks[0].ranges[1], (Range{5, 6}));
+  EXPECT_EQ(read.acks[0].ranges[2], (Range{0, 3}));
+  EXPECT_EQ(read.acks[1].ack.slot, 0);
+}
+
+TEST(Packet, OfManyRangesTheHighestAreToldAndOfManySlotsWhatHasRoom) {
+  std::vector<Range> come;
+  for (std::uint64_t i = 0; i < 50; ++i) come.push_back({i * 10, i * 10 + 1});
+  ReadPacket read;
+  ASSERT_TRUE(read_packet(ack_packet({{1, come}}), &read));
+  ASSERT_EQ(read.acks[0].ack.ranges, kMaxAckRanges);
+  EXPECT_EQ(read.acks[0].ranges[0], (Range{490, 491}));
+  EXPECT_EQ(read.acks[0].ranges[kMaxAckRanges - 1], (Range{340, 341}));
+  std::vector<std::byte> small(sizeof(Head) + sizeof(Ack) + 2 * sizeof(AckRange) + 6);
+  AckWriter writer(small, {.slot = kAckSlot});
+  EXPECT_TRUE(writer.add({.slot = 1}, come));
+  EXPECT_FALSE(writer.add({.slot = 2}, come));
+  small.resize(writer.finish());
+  ASSERT_TRUE(read_packet(small, &read));
+  EXPECT_EQ(read.acks[0].ack.ranges, 2);
+}
+
+TEST(Packet, WhatMakesNoSenseIsNone) {
+  ReadPacket read;
+  const auto good = ack_packet({{1, {{4, 6}, {8, 9}}}});
+  ASSERT_TRUE(read_packet(good, &read));
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
+    EXPECT_FALSE(read_packet(std::span(good).first(bytes), &read)) << bytes;
+  const auto changed = [&](std::size_t at, std::uint8_t to) {
+    auto bad = good;
+    bad[at] = std::byte{to};
+    return read_packet(bad, &read);
+  };
+  EXPECT_FALSE(changed(4, 2)) << "version";
+  EXPECT_FALSE(changed(5, kNumberSpaces)) << "slot";
+  EXPECT_FALSE(changed(6, 0)) << "no acknowledgement";
+  EXPECT_FALSE(changed(6, 2)) << "one that is not there";
+  EXPECT_FALSE(changed(7, 1)) << "reserved";
+  constexpr std::size_t kAck = sizeof(Head), kRanges = kAck + sizeof(Ack);
+  EXPECT_FALSE(changed(kAck + 28, kSlots)) << "slot of an acknowledgement";
+  EXPECT_FALSE(changed(kAck + 29, 0)) << "no range";
+  EXPECT_FALSE(changed(kAck + 29, kMaxAckRanges + 1)) << "too many ranges";
+  EXPECT_FALSE(changed(kAck + 30, 1)) << "reserved";
+  EXPECT_FALSE(changed(kRanges, 1)) << "a gap before the first";
+  EXPECT_FALSE(changed(kRanges + 4, 0)) << "an empty range";
+  EXPECT_FALSE(changed(kRanges + 8, 0)) << "ranges that touch";
+  EXPECT_FALSE(changed(kRanges + 8, 200)) << "numbers below 0";
+  EXPECT_FALSE(read_packet(ack_packet({{1, {{4, 6}}}, {1, {{4, 6}}}}), &read)) << "two of one slot";
+}
+
+TEST(Packet, RubbishNeverPasses) {
+  std::mt19937 random(19);
+  ReadPacket read;
+  for (int i = 0; i < 200'000; ++i) {
+    std::vector<std::byte> bytes(random() % 200);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % (i % 2 == 0 ? 256 : 4));
+    if (read_packet(bytes, &read) && read.head.slot != kAckSlot) {
+      EXPECT_LE(read.bytes.size(), bytes.size());
+    }
+  }
+}
+
+class Sealed : public ::testing::TestWithParam<DataProtection> {
+ protected:
+  Sealed() {
+    EXPECT_GE(sodium_init(), 0);
+    cipher = GetParam() == DataProtection::kNone ? protect::Cipher::kNone : protect::best_of(protect::ciphers_here());
+  }
+  std::vector<std::byte> closed(Seal& seal, const Head& head, std::size_t bytes) {
+    auto packet = data_packet(head, {0, 100'000}, bytes);
+    packet.resize(packet.size() + seal.tag_bytes());
+    seal.close(head, packet.data(), packet.size() - seal.tag_bytes());
+    return packet;
+  }
+  protect::Cipher cipher;
+  protect::Key secret{std::byte{1}, std::byte{2}};
+};
+
+TEST_P(Sealed, OpensInAnyOrderAcrossKeys) {
+  Seal seal(GetParam(), cipher, secret), other(GetParam(), cipher, secret);
+  for (const std::uint64_t number : {5u, 1u << 20, 3u, (1u << 20) + 7, 4u}) {
+    const Head head{.slot = 1, .number = number};
+    auto packet = closed(seal, head, 300);
+    ASSERT_EQ(other.open(head, packet), packet.size() - seal.tag_bytes()) << number;
+    EXPECT_EQ(packet[40], std::byte{7}) << "deciphered";
+  }
+}
+
+TEST_P(Sealed, WhateverIsChangedIsNotRight) {
+  Seal seal(GetParam(), cipher, secret);
+  const Head head{.association = 4, .slot = 1, .number = 9};
+  const auto good = closed(seal, head, 100);
+  const std::size_t proved = GetParam() == DataProtection::kNone ? sizeof(Head) + sizeof(Data) : good.size();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    auto bad = good;
+    bad[i] ^= std::byte{1};
+    const auto changed = read_head(bad);
+    const bool open = changed && seal.open(*changed, bad) > 0;
+    const bool is_tag = i >= good.size() - seal.tag_bytes();
+    EXPECT_EQ(open, i >= proved && !is_tag) << i;
+  }
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+    auto shorter = good;
+    shorter.resize(bytes);
+    const auto found = read_head(shorter);
+    if (found) {
+      EXPECT_EQ(seal.open(*found, shorter), 0u) << bytes;
+    }
+  }
+}
+
+TEST_P(Sealed, AnotherSecretOrDirectionIsNotRight) {
+  Seal seal(GetParam(), cipher, secret);
+  protect::Key another = secret;
+  another[31] ^= std::byte{1};
+  Seal stranger(GetParam(), cipher, another);
+  const Head head{.slot = 1, .number = 9};
+  auto packet = closed(seal, head, 100);
+  EXPECT_EQ(stranger.open(head, packet), 0u);
+}
+
+TEST_P(Sealed, HidesWhatItShould) {
+  Seal seal(GetParam(), cipher, secret);
+  const auto packet = closed(seal, {.slot = 1, .number = 9}, 100);
+  EXPECT_EQ(packet[60] == std::byte{7}, GetParam() != DataProtection::kEncrypt);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, Sealed,
+                         ::testing::Values(DataProtection::kNone, DataProtection::kAuthenticate,
+                                           DataProtection::kEncrypt));
+
+}  // namespace
+}  // namespace tensorlane::datagram

@@ -1,0 +1,264 @@
+// The parts of an association, each by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <vector>
+
+#include "daemon/transport/datagram/credits.h"
+#include "daemon/transport/datagram/ranges.h"
+#include "daemon/transport/datagram/recovery.h"
+#include "daemon/transport/datagram/send_stream.h"
+#include "daemon/transport/datagram/window.h"
+
+namespace tensorlane::datagram {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Against a set of single numbers.
+TEST(RangeSet, IsASetOfNumbers) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 300; ++round) {
+    RangeSet ranges;
+    std::set<std::uint64_t> numbers;
+    for (int step = 0; step < 40; ++step) {
+      const std::uint64_t begin = random() % 60, end = begin + random() % 12;
+      const bool adds = random() % 3 != 0;
+      adds ? ranges.add({begin, end}) : ranges.remove({begin, end});
+      for (std::uint64_t n = begin; n < end; ++n) adds ? (void)numbers.insert(n) : (void)numbers.erase(n);
+      for (std::uint64_t n = 0; n < 75; ++n) ASSERT_EQ(ranges.contains(n), numbers.contains(n));
+      for (std::size_t i = 1; i < ranges.ranges().size(); ++i)
+        ASSERT_LT(ranges.ranges()[i - 1].end, ranges.ranges()[i].begin) << "neither in order nor apart";
+      const std::uint64_t from = random() % 70, until = from + random() % 10;
+      std::uint64_t missing = from;
+      while (missing < until && numbers.contains(missing)) ++missing;
+      ASSERT_EQ(ranges.first_missing({from, until}), missing);
+      const Range gap = ranges.gap(from, until);
+      ASSERT_EQ(gap.begin, missing);
+      for (std::uint64_t n = gap.begin; n < gap.end; ++n) ASSERT_FALSE(numbers.contains(n));
+      ASSERT_TRUE(gap.end == until || numbers.contains(gap.end));
+    }
+  }
+}
+
+TEST(RangeSet, KeepsTheLast) {
+  RangeSet ranges;
+  for (std::uint64_t i = 0; i < 5; ++i) ranges.add({i * 4, i * 4 + 1});
+  ranges.keep_last(2);
+  EXPECT_THAT(ranges.ranges(), ElementsAre(Range{12, 13}, Range{16, 17}));
+}
+
+TEST(RoundTrips, BelievesThePeersDelayAsFarAsTheLeastRoundTripAllows) {
+  RoundTrips trips;
+  EXPECT_FALSE(trips.known());
+  trips.add(microseconds(100), {});
+  EXPECT_EQ(trips.smoothed(), microseconds(100));
+  trips.add(microseconds(180), microseconds(80));
+  EXPECT_EQ(trips.smoothed(), microseconds(100));
+  trips.add(microseconds(180), microseconds(500));  // it lies
+  EXPECT_EQ(trips.smoothed(), microseconds(110));
+  EXPECT_EQ(trips.least(), microseconds(100));
+  EXPECT_GT(trips.timeout(), trips.smoothed());
+}
+
+class Recovering : public ::testing::Test {
+ protected:
+  void send(std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t number = recovery.next_number();
+      recovery.sent(now, {number * 100, number * 100 + 100});
+      now = now + microseconds(1);
+    }
+  }
+  bool ack(std::vector<Range> come) { return recovery.acknowledge(now, come, {}, &trips, &outcome); }
+
+  Time now{1'000'000};
+  Recovery recovery{16};
+  RoundTrips trips;
+  Recovery::Outcome outcome;
+};
+
+TEST_F(Recovering, WhatIsAcknowledgedIsToldOnce) {
+  send(4);
+  EXPECT_EQ(recovery.bytes_in_flight(), 400u);
+  ASSERT_TRUE(ack({{0, 2}}));
+  EXPECT_THAT(outcome.acked, ElementsAre(Range{0, 200}));
+  EXPECT_EQ(outcome.bytes_acked, 200u);
+  ASSERT_TRUE(ack({{0, 3}}));
+  EXPECT_THAT(outcome.acked, ElementsAre(Range{200, 300}));
+  ASSERT_TRUE(ack({{0, 3}}));
+  EXPECT_THAT(outcome.acked, IsEmpty());
+  EXPECT_EQ(recovery.bytes_in_flight(), 100u);
+}
+
+TEST_F(Recovering, ThreePacketsBehindAMissingOneMakeItLost) {
+  send(5);
+  ASSERT_TRUE(ack({{1, 3}}));
+  EXPECT_THAT(outcome.lost, IsEmpty()) << "two: it may have been overtaken";
+  ASSERT_TRUE(ack({{1, 4}}));
+  EXPECT_THAT(outcome.lost, ElementsAre(Range{0, 100}));
+  EXPECT_EQ(outcome.packets_lost, 1u);
+  ASSERT_TRUE(ack({{0, 5}}));  // it comes after all
+  EXPECT_THAT(outcome.acked, ElementsAre(Range{400, 500})) << "it travels again already";
+}
+
+TEST_F(Recovering, OneThatIsOvertakenForTooLongIsLost) {
+  send(2);
+  now = now + microseconds(100);
+  ASSERT_TRUE(ack({{1, 2}}));
+  EXPECT_THAT(outcome.lost, IsEmpty());
+  const auto due = recovery.deadline(trips);
+  ASSERT_TRUE(due);
+  recovery.on_time(*due + nanoseconds(-1), trips, &outcome);
+  EXPECT_THAT(outcome.lost, IsEmpty());
+  recovery.on_time(*due, trips, &outcome);
+  EXPECT_THAT(outcome.lost, ElementsAre(Range{0, 100}));
+  EXPECT_EQ(recovery.timeouts(), 0u);
+  EXPECT_FALSE(recovery.deadline(trips));
+}
+
+TEST_F(Recovering, SilenceMakesTheOldestLostEverMoreRarely) {
+  send(2);
+  Duration before;
+  for (unsigned i = 1; i <= 2; ++i) {
+    const auto due = recovery.deadline(trips);
+    ASSERT_TRUE(due);
+    EXPECT_GT(*due - now, before);
+    before = *due - now;
+    now = *due;
+    recovery.on_time(now, trips, &outcome);
+    EXPECT_THAT(outcome.lost, ElementsAre(Range{(i - 1) * 100, i * 100}));
+    EXPECT_EQ(recovery.timeouts(), i);
+  }
+  EXPECT_FALSE(recovery.deadline(trips)) << "nothing is on its way";
+}
+
+TEST_F(Recovering, WhatWasNeverSentCannotHaveCome) {
+  send(2);
+  EXPECT_FALSE(ack({{0, 3}}));
+  EXPECT_EQ(recovery.bytes_in_flight(), 200u);
+}
+
+TEST_F(Recovering, IsFullUntilTheOldestIsKnown) {
+  send(16);
+  EXPECT_TRUE(recovery.full());
+  ASSERT_TRUE(ack({{1, 2}}));
+  EXPECT_TRUE(recovery.full());
+  ASSERT_TRUE(ack({{0, 2}}));
+  EXPECT_FALSE(recovery.full());
+}
+
+TEST(SendStream, SendsWhatWasLostFirstAndTellsOfFramesInOrder) {
+  SendStream stream(4);
+  const std::vector<std::byte> payload(100, std::byte{9});
+  for (std::uint64_t token : {1u, 2u})
+    stream.push({.type = protocol::FrameType::kData, .payload_bytes = 100}, payload, token);
+  EXPECT_EQ(stream.end(), 328u);
+  std::vector<std::byte> out(328);
+  EXPECT_EQ(stream.next(50, 1000), (Range{0, 50}));
+  EXPECT_EQ(stream.next(1000, 200), (Range{0, 200}));
+  stream.take({0, 200}, std::span(out).first(200));
+  EXPECT_EQ(out[64], std::byte{9});
+  stream.take({200, 328}, std::span(out).first(128));
+  EXPECT_EQ(out[127], std::byte{9});
+  EXPECT_FALSE(stream.next(1000, 1000));
+  std::vector<std::uint64_t> sent;
+  const auto note = [&](std::uint64_t token) { sent.push_back(token); };
+  stream.arrived({150, 328}, note);
+  EXPECT_THAT(sent, IsEmpty()) << "the first has not come";
+  stream.lost({0, 200});
+  EXPECT_EQ(stream.next(1000, 1000), (Range{0, 150})) << "of the rest another copy has come";
+  stream.take({0, 150}, std::span(out).first(150));
+  stream.arrived({0, 150}, note);
+  EXPECT_THAT(sent, ElementsAre(1, 2));
+  EXPECT_EQ(stream.frames(), 0u);
+}
+
+TEST(Window, MarksMakeItSmallerAndItGrowsAgain) {
+  Window window(kib(100), 1000);
+  Time now{0};
+  const auto rounds = [&](int count, std::uint64_t marked, std::uint64_t lost) {
+    for (int i = 0; i < count; ++i) window.note(now = now + microseconds(100), 50, marked, lost, microseconds(100));
+  };
+  rounds(5, 0, 0);
+  EXPECT_EQ(window.size(), kib(100).value);
+  rounds(20, 50, 0);
+  EXPECT_LT(window.size(), kib(20).value);
+  EXPECT_GE(window.size(), 2000u);
+  const std::uint64_t small = window.size();
+  rounds(1000, 0, 0);
+  EXPECT_GT(window.size(), small * 2);
+  rounds(100, 0, 1);  // two in a hundred
+  EXPECT_EQ(window.size(), kib(100).value);
+  rounds(30, 0, 10);  // one in six
+  EXPECT_LT(window.size(), kib(50).value);
+}
+
+class Crediting : public ::testing::Test {
+ protected:
+  std::vector<Credits::Stream> give() {
+    std::vector<Credits::Stream> raised;
+    credits.give(now, [&](Credits::Stream stream) { raised.push_back(stream); });
+    return raised;
+  }
+  Credits::Options options{.window = Bytes(40'000), .unasked = Bytes(1000), .quantum = Bytes(10'000)};
+  Credits credits{options};
+  Time now{0};
+};
+
+TEST_F(Crediting, TheMostUrgentClassGetsAllThereIs) {
+  const auto bulk = credits.add(JobId(1), 2), urgent = credits.add(JobId(2), 1);
+  credits.wants(bulk, 100'000);
+  credits.wants(urgent, 30'000);
+  give();
+  EXPECT_EQ(credits.credit(urgent), 30'000u);
+  EXPECT_EQ(credits.credit(bulk), 21'000u) << "what is left: 11,000 bytes, and so two quanta";
+}
+
+TEST_F(Crediting, InsideAClassJobsTakeTurnsAndThenTheirPeers) {
+  std::vector<Credits::Stream> streams{credits.add(JobId(1), 1), credits.add(JobId(1), 1), credits.add(JobId(2), 1)};
+  for (const auto stream : streams) credits.wants(stream, 1'000'000);
+  give();
+  EXPECT_EQ(credits.credit(streams[0]), 11'000u);
+  EXPECT_EQ(credits.credit(streams[1]), 11'000u);
+  EXPECT_EQ(credits.credit(streams[2]), 21'000u) << "a job with one peer has as much as one with two";
+}
+
+TEST_F(Crediting, WhatComesMakesRoom) {
+  const auto stream = credits.add(JobId(1), 1);
+  credits.wants(stream, 1'000'000);
+  give();
+  EXPECT_EQ(credits.credit(stream), 41'000u);
+  EXPECT_THAT(give(), IsEmpty());
+  credits.come(now, stream, 10'000);
+  EXPECT_THAT(give(), ElementsAre(stream));
+  EXPECT_EQ(credits.credit(stream), 51'000u);
+}
+
+TEST_F(Crediting, CreditThatNothingComesOfIsGivenToOthers) {
+  const auto silent = credits.add(JobId(1), 1), other = credits.add(JobId(2), 2);
+  credits.wants(silent, 1'000'000);
+  credits.wants(other, 1'000'000);
+  give();
+  EXPECT_EQ(credits.credit(other), 1000u);
+  now = now + options.gives_up;
+  give();
+  EXPECT_GT(credits.credit(other), 1000u);
+}
+
+TEST_F(Crediting, WhoIsGoneHoldsNothing) {
+  const auto first = credits.add(JobId(1), 1);
+  credits.wants(first, 1'000'000);
+  give();
+  EXPECT_GE(credits.outstanding(), options.window.value);
+  credits.remove(first);
+  EXPECT_EQ(credits.outstanding(), 0u);
+  EXPECT_EQ(credits.add(JobId(3), 2), first) << "its number is free";
+  EXPECT_EQ(credits.credit(first), 1000u);
+}
+
+}  // namespace
+}  // namespace tensorlane::datagram

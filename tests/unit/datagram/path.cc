@@ -1,0 +1,205 @@
+#include "tests/unit/datagram/path.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tensorlane::datagram::test {
+
+// ---- an end ----
+
+std::vector<std::byte> End::contents(std::uint64_t number, std::size_t bytes) const {
+  std::mt19937 random(static_cast<std::uint32_t>(seed_ * 977 + number * 131 + slot_));
+  std::vector<std::byte> contents(bytes);
+  for (std::size_t i = 0; i < bytes; i += 4) {
+    const auto word = static_cast<std::uint32_t>(random());
+    std::memcpy(contents.data() + i, &word, std::min<std::size_t>(4, bytes - i));
+  }
+  return contents;
+}
+
+ports::Outgoing End::next(std::size_t bytes) {
+  const std::uint64_t number = given_++;
+  ports::Outgoing operation;
+  operation.header.type = slot_ == 0 ? protocol::FrameType::kGrant : protocol::FrameType::kData;
+  operation.header.cls = class_of(slot_);
+  operation.header.offset = number;
+  operation.header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  operation.header.grant = 1;
+  operation.payload = kept_[number] = contents(number, bytes);
+  operation.token = number + 1;
+  return operation;
+}
+
+void End::on_sent(std::uint64_t token) {
+  if (token != sent_ + 1) wrong_ = "frames are said to be sent in another order";
+  kept_.erase(token - 1);  // reading it from now on is a fault
+  ++sent_;
+}
+
+Result<std::span<std::byte>> End::on_header(const protocol::FrameHeader& header) {
+  if (header.offset != headers_) wrong_ = "a header came in another order";
+  const std::uint64_t number = headers_++;
+  if (header.payload_bytes == 0) return std::span<std::byte>();
+  if (dropped(number)) return std::span<std::byte>();
+  std::vector<std::byte>& place = landing_[number];
+  place.resize(header.payload_bytes);
+  return std::span(place);
+}
+
+void End::on_frame(const protocol::FrameHeader& header) {
+  while (dropped(delivered_)) ++delivered_;  // of these nothing is said
+  if (header.offset != delivered_) wrong_ = "a frame came in another order, or twice";
+  if (landing_[header.offset] != contents(header.offset, header.payload_bytes)) wrong_ = "a payload is another one";
+  landing_.erase(header.offset);
+  ++delivered_;
+}
+
+// ---- the path ----
+
+// Frames that come go to one End, and those that were sent are told to another.
+struct Path::Both final : ports::FrameSink {
+  Both(End& c, End& s) : comes(c), sends(s) {}
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
+    return comes.on_header(header);
+  }
+  void on_frame(const protocol::FrameHeader& header) override { comes.on_frame(header); }
+  void on_sent(std::uint64_t token) override { sends.on_sent(token); }
+  End &comes, &sends;
+};
+
+Path::Path(const PathOptions& options) : loss(options.loss), options_(options), random_(options.seed) {
+  protect::Key keys[2] = {{std::byte{1}}, {std::byte{2}}};
+  for (int i : {0, 1}) {
+    hosts_[i] = std::make_unique<Host>(options.credits);
+    AssociationConfig config = options.config;
+    config.job = JobId(7);
+    config.local = static_cast<std::uint32_t>(10 + i);
+    config.remote = static_cast<std::uint32_t>(11 - i);
+    config.classes = options.classes;
+    config.level = options.level;
+    if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
+    config.send_secret = keys[i];
+    config.receive_secret = keys[1 - i];
+    hosts_[i]->association = std::make_unique<Association>(config, hosts_[i]->credits);
+  }
+  for (int i : {0, 1}) {
+    for (Slot slot = 0; slot <= options.classes; ++slot) {
+      hosts_[i]->sends.push_back(std::make_unique<End>(options.seed * 2 + static_cast<std::uint64_t>(i), slot));
+      hosts_[1 - i]->receives.push_back(std::make_unique<End>(options.seed * 2 + static_cast<std::uint64_t>(i), slot));
+    }
+  }
+  for (int i : {0, 1}) {
+    for (Slot slot = 0; slot <= options.classes; ++slot) {
+      sinks_.push_back(std::make_unique<Both>(*hosts_[i]->receives[slot], *hosts_[i]->sends[slot]));
+      hosts_[i]->association->attach(slot, *sinks_.back());
+    }
+  }
+}
+
+Path::~Path() = default;
+
+bool Path::send(int from, Slot slot, std::size_t bytes) {
+  Host& host = *hosts_[from];
+  if (!host.association->writable(slot)) return false;
+  host.association->send(slot, host.sends[slot]->next(bytes));
+  return true;
+}
+
+void Path::put(int from, std::span<const std::byte> packet, Slot) {
+  ++packets;
+  const auto wire = Duration(static_cast<std::int64_t>(packet.size() + 46) * 8'000'000'000 /
+                             static_cast<std::int64_t>(options_.rate.value));
+  free_at_[from] = std::max(free_at_[from], now_) + wire;
+  const auto fly = [&](std::vector<std::byte> bytes) {
+    const auto late = static_cast<std::int64_t>(draw() * static_cast<double>(options_.jitter.value));
+    flying_.emplace(free_at_[from] + options_.delay + Duration(late),
+                    Flight{std::move(bytes), 1 - from, draw() < options_.marks});
+  };
+  if (draw() < options_.forged) {
+    std::vector<std::byte> forged(packet.begin(), packet.end());
+    // Somebody who has seen none guesses; who has seen some changes them.
+    const std::size_t from_byte = draw() < 0.5 ? 4 : sizeof(Head) + 8;
+    for (std::size_t i = from_byte; i < std::min<std::size_t>(forged.size(), 48); ++i)
+      forged[i] = static_cast<std::byte>(random_());
+    fly(std::move(forged));
+  }
+  if (draw() < loss) return;
+  std::vector<std::byte> bytes(packet.begin(), packet.end());
+  if (draw() < options_.damage) {
+    // Where UDP's checksum would not be asked: what is not a piece's bytes.
+    const std::size_t clear =
+        options_.level == DataProtection::kNone ? std::min<std::size_t>(bytes.size(), 32) : bytes.size();
+    bytes[random_() % clear] ^= static_cast<std::byte>(1 + random_() % 255);
+  }
+  if (draw() < options_.twice) fly(bytes);
+  fly(std::move(bytes));
+}
+
+// The most urgent packet first, as long as the link has room.
+void Path::pump(int from) {
+  Host& host = *hosts_[from];
+  if (!host.failed.ok()) return;
+  host.credits.give(now_, [&](Credits::Stream stream) {
+    for (Slot slot = 0; slot <= options_.classes; ++slot)
+      if (host.association->credit_stream(slot) == stream) host.association->credit_raised(slot);
+  });
+  std::array<std::byte, 9000> packet;
+  while (free_at_[from] <= now_) {
+    std::size_t bytes = host.association->make(now_, kAckSlot, packet);
+    Slot slot = kAckSlot;
+    for (Slot s = 0; bytes == 0 && s <= options_.classes; ++s) bytes = host.association->make(now_, slot = s, packet);
+    if (bytes == 0) return;
+    put(from, std::span(packet).first(bytes), slot);
+  }
+}
+
+void Path::arrive(const Flight& flight) {
+  Host& host = *hosts_[flight.to];
+  if (!host.failed.ok()) return;
+  std::vector<std::byte> bytes = flight.bytes;
+  host.failed = host.association->take(now_, bytes, flight.marked);
+}
+
+bool Path::run(Duration time, const std::function<bool()>& done) {
+  const Time end = now_ + time;
+  while (!done()) {
+    for (int i : {0, 1}) pump(i);
+    if (done()) return true;
+    Time next = end;
+    if (!flying_.empty()) next = std::min(next, flying_.begin()->first);
+    for (int i : {0, 1}) {
+      if (const auto due = hosts_[i]->association->deadline()) next = std::min(next, *due);
+      if (free_at_[i] > now_) next = std::min(next, free_at_[i]);
+    }
+    if (next >= end) return false;
+    now_ = std::max(next, now_ + nanoseconds(1));
+    while (!flying_.empty() && flying_.begin()->first <= now_) {
+      const Flight flight = std::move(flying_.begin()->second);
+      flying_.erase(flying_.begin());
+      arrive(flight);
+    }
+    for (int i : {0, 1})
+      if (const auto due = hosts_[i]->association->deadline(); due && *due <= now_)
+        hosts_[i]->association->on_time(now_);
+  }
+  return true;
+}
+
+bool Path::settled() const {
+  for (const auto& host : hosts_)
+    for (const auto& end : host->sends)
+      if (end->sent() != end->given()) return false;
+  return true;
+}
+
+std::string Path::wrong() const {
+  for (const auto& host : hosts_) {
+    if (!host->failed.ok()) return host->failed.to_string();
+    for (const auto* ends : {&host->sends, &host->receives})
+      for (const auto& end : *ends)
+        if (!end->wrong().empty()) return end->wrong();
+  }
+  return {};
+}
+
+}  // namespace tensorlane::datagram::test

@@ -1,0 +1,175 @@
+// Two associations over a path that loses, delays, repeats, damages and forges: all frames come, once, in order and as
+// they were sent, whatever the seed.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/unit/datagram/path.h"
+
+namespace tensorlane::datagram {
+namespace {
+
+using test::Path;
+using test::PathOptions;
+
+constexpr Slot kControl = 0, kUrgent = 1, kBulk = 2;
+
+std::uint64_t seeds() {
+  const char* asked = std::getenv("TENSORLANE_DATAGRAM_SEEDS");
+  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 300;
+}
+
+// Gives frames for as long as there is room, `count` in all of each slot.
+void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::function<std::size_t()>& bytes) {
+  while (path.host(from).sends[slot]->given() < count && path.send(from, slot, bytes())) {
+  }
+}
+
+void expect_all(Path& path, const std::string& what) {
+  EXPECT_EQ(path.wrong(), "") << what;
+  for (int i : {0, 1}) {
+    for (Slot slot = 0; slot < path.host(i).sends.size(); ++slot)
+      EXPECT_EQ(path.host(1 - i).receives[slot]->delivered(), path.host(i).sends[slot]->given())
+          << what << ", host " << i << ", slot " << int{slot};
+  }
+}
+
+TEST(Path, ACleanPathIsFilled) {
+  Path path({});
+  const Time begin = path.now();
+  constexpr std::uint64_t kFrames = 40;
+  feed(path, 0, kBulk, kFrames, [] { return kMaxOperation.value; });
+  ASSERT_TRUE(path.run(seconds(2), [&] { return path.settled(); }));
+  expect_all(path, "clean");
+  const double goodput = static_cast<double>(kFrames * kMaxOperation.value) * 8 / to_seconds(path.now() - begin);
+  EXPECT_GT(goodput, 0.90e9);
+  EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
+  EXPECT_EQ(path.host(1).association->counters().duplicates, 0u);
+}
+
+// A message is there after a round trip or less.
+TEST(Path, ASmallFrameGoesAtOnce) {
+  Path path({});
+  const Time begin = path.now();
+  path.send(0, kUrgent, 4096);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 1; }));
+  EXPECT_LT(path.now() - begin, microseconds(20 + 36 + 10));
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); }));
+  EXPECT_LT(path.now() - begin, microseconds(250));
+}
+
+// Of 1 MiB in each class, given at the same time: the urgent one is there before a tenth of the bulk is.
+TEST(Path, TheMostUrgentGoesFirst) {
+  Path path({});
+  feed(path, 0, kBulk, 4, [] { return kMaxOperation.value; });
+  feed(path, 0, kUrgent, 4, [] { return kMaxOperation.value; });
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 4; }));
+  EXPECT_EQ(path.host(1).receives[kBulk]->delivered(), 0u);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); }));
+  expect_all(path, "both");
+}
+
+TEST(Path, AHundredthLostLeavesMostOfIt) {
+  double goodput[2] = {};
+  for (int lossy : {0, 1}) {
+    PathOptions options;
+    options.loss = lossy * 0.01;
+    Path path(options);
+    const Time begin = path.now();
+    feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
+    ASSERT_TRUE(path.run(seconds(5), [&] { return path.settled(); }));
+    expect_all(path, "lossy");
+    goodput[lossy] = 1 / to_seconds(path.now() - begin);
+  }
+  EXPECT_GT(goodput[1], 0.6 * goodput[0]);
+  RecordProperty("share", std::to_string(goodput[1] / goodput[0]));
+}
+
+// Whatever happens to packets, and with all levels of protection.
+TEST(Path, WhateverHappensEveryFrameComesOnceInOrder) {
+  for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
+    std::mt19937_64 random(seed * 7919);
+    const auto draw = [&](double most) { return std::uniform_real_distribution<double>(0, most)(random); };
+    PathOptions options;
+    options.seed = seed;
+    options.loss = random() % 3 == 0 ? 0 : draw(0.2);
+    options.twice = draw(0.1);
+    options.damage = draw(0.05);
+    options.forged = draw(0.1);
+    options.marks = random() % 2 == 0 ? 0 : draw(0.3);
+    options.jitter = microseconds(static_cast<std::int64_t>(draw(200)));
+    options.level = static_cast<DataProtection>(seed % 3);
+    options.config.packet_bytes = 300 + random() % 8000;
+    options.config.frames = 1 + random() % 64;
+    options.config.packets = 8 + random() % 500;
+    options.credits.unasked = Bytes(1 + random() % 20'000);
+    options.credits.window = Bytes(20'000 + random() % 500'000);
+    Path path(options);
+    for (int i : {0, 1})
+      for (Slot slot : {kUrgent, kBulk}) {
+        const std::uint64_t drops = random() % 3 == 0 ? 3 + random() % 5 : 0;
+        path.host(i).receives[slot]->drops = drops;
+      }
+    const std::uint64_t counts[] = {random() % 60, random() % 40, random() % 20};
+    const std::string what = "seed " + std::to_string(seed);
+    const auto all = [&] {
+      bool given = true;
+      for (int i : {0, 1})
+        for (Slot slot : {kControl, kUrgent, kBulk}) {
+          feed(path, i, slot, counts[slot], [&]() -> std::size_t {
+            return slot == kControl ? 0 : 1 + random() % (random() % 2 == 0 ? 2000 : 60'000);
+          });
+          given = given && path.host(i).sends[slot]->given() == counts[slot];
+        }
+      return !path.wrong().empty() || (given && path.settled());
+    };
+    ASSERT_TRUE(path.run(seconds(30), all)) << what << ": it stands still";
+    ASSERT_EQ(path.wrong(), "") << what;
+    for (int i : {0, 1}) EXPECT_EQ(path.host(i).association->outstanding(kBulk), 0u) << what;
+  }
+}
+
+// Nobody is answered, nothing is changed, and each is counted.
+TEST(Path, ForgedPacketsChangeNothingButACounter) {
+  for (const DataProtection level : {DataProtection::kNone, DataProtection::kAuthenticate, DataProtection::kEncrypt}) {
+    PathOptions options;
+    options.forged = 1;
+    options.level = level;
+    Path path(options);
+    feed(path, 0, kBulk, 8, [] { return std::size_t{50'000}; });
+    ASSERT_TRUE(path.run(seconds(2), [&] { return path.settled(); }));
+    expect_all(path, "forged");
+    EXPECT_GT(path.host(1).association->counters().forged, 200u);
+    EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
+  }
+}
+
+TEST(Path, AnOutageIsSurvived) {
+  Path path({});
+  feed(path, 0, kBulk, 20, [] { return kMaxOperation.value; });
+  path.send(0, kControl, 0);
+  ASSERT_FALSE(path.run(milliseconds(10), [] { return false; }));
+  path.loss = 1;
+  ASSERT_FALSE(path.run(milliseconds(300), [] { return false; }));
+  const std::uint64_t sent = path.packets;
+  ASSERT_FALSE(path.run(seconds(1), [] { return false; }));
+  EXPECT_LT(path.packets - sent, 100u) << "it keeps on asking, ever more rarely";
+  path.loss = 0;
+  ASSERT_TRUE(path.run(seconds(3), [&] { return path.settled(); }));
+  expect_all(path, "after the outage");
+}
+
+// Marks make the window smaller, and it grows again.
+TEST(Path, MarksOfCongestionAreHeeded) {
+  PathOptions options;
+  options.marks = 0.5;
+  Path path(options);
+  feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
+  ASSERT_TRUE(path.run(seconds(20), [&] { return path.settled(); }));
+  expect_all(path, "marked");
+  EXPECT_LT(path.host(0).association->window(kBulk), kib(64).value);
+  EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
+}
+
+}  // namespace
+}  // namespace tensorlane::datagram
