@@ -2,9 +2,7 @@
 // they were sent, whatever the seed.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
-#include "tests/unit/datagram/path.h"
+#include "tests/simulation/datagram/path.h"
 
 namespace tensorlane::datagram {
 namespace {
@@ -13,11 +11,6 @@ using test::Path;
 using test::PathOptions;
 
 constexpr Slot kControl = 0, kUrgent = 1, kBulk = 2;
-
-std::uint64_t seeds() {
-  const char* asked = std::getenv("TENSORLANE_DATAGRAM_SEEDS");
-  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 300;
-}
 
 // Gives frames for as long as there is room, `count` in all of each slot.
 void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::function<std::size_t()>& bytes) {
@@ -83,50 +76,6 @@ TEST(Path, AHundredthLostLeavesMostOfIt) {
   }
   EXPECT_GT(goodput[1], 0.6 * goodput[0]);
   RecordProperty("share", std::to_string(goodput[1] / goodput[0]));
-}
-
-// Whatever happens to packets, and with all levels of protection.
-TEST(Path, WhateverHappensEveryFrameComesOnceInOrder) {
-  for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
-    std::mt19937_64 random(seed * 7919);
-    const auto draw = [&](double most) { return std::uniform_real_distribution<double>(0, most)(random); };
-    PathOptions options;
-    options.seed = seed;
-    options.loss = random() % 3 == 0 ? 0 : draw(0.2);
-    options.twice = draw(0.1);
-    options.damage = draw(0.05);
-    options.forged = draw(0.1);
-    options.marks = random() % 2 == 0 ? 0 : draw(0.3);
-    options.jitter = microseconds(static_cast<std::int64_t>(draw(200)));
-    options.level = static_cast<DataProtection>(seed % 3);
-    options.config.packet_bytes = 300 + random() % 8000;
-    options.config.frames = 1 + random() % 64;
-    options.config.packets = 8 + random() % 500;
-    options.credits.unasked = Bytes(1 + random() % 20'000);
-    options.credits.window = Bytes(20'000 + random() % 500'000);
-    Path path(options);
-    for (int i : {0, 1})
-      for (Slot slot : {kUrgent, kBulk}) {
-        const std::uint64_t drops = random() % 3 == 0 ? 3 + random() % 5 : 0;
-        path.host(i).receives[slot]->drops = drops;
-      }
-    const std::uint64_t counts[] = {random() % 60, random() % 40, random() % 20};
-    const std::string what = "seed " + std::to_string(seed);
-    const auto all = [&] {
-      bool given = true;
-      for (int i : {0, 1})
-        for (Slot slot : {kControl, kUrgent, kBulk}) {
-          feed(path, i, slot, counts[slot], [&]() -> std::size_t {
-            return slot == kControl ? 0 : 1 + random() % (random() % 2 == 0 ? 2000 : 60'000);
-          });
-          given = given && path.host(i).sends[slot]->given() == counts[slot];
-        }
-      return !path.wrong().empty() || (given && path.settled());
-    };
-    ASSERT_TRUE(path.run(seconds(30), all)) << what << ": it stands still";
-    ASSERT_EQ(path.wrong(), "") << what;
-    for (int i : {0, 1}) EXPECT_EQ(path.host(i).association->outstanding(kBulk), 0u) << what;
-  }
 }
 
 // Nobody is answered, nothing is changed, and each is counted.

@@ -1,18 +1,20 @@
-#include "tests/unit/datagram/path.h"
+#include "tests/simulation/datagram/path.h"
 
 #include <algorithm>
 #include <cstring>
+
+#include "simulator/clock/random.h"
 
 namespace tensorlane::datagram::test {
 
 // ---- an end ----
 
 std::vector<std::byte> End::contents(std::uint64_t number, std::size_t bytes) const {
-  std::mt19937 random(static_cast<std::uint32_t>(seed_ * 977 + number * 131 + slot_));
   std::vector<std::byte> contents(bytes);
-  for (std::size_t i = 0; i < bytes; i += 4) {
-    const auto word = static_cast<std::uint32_t>(random());
-    std::memcpy(contents.data() + i, &word, std::min<std::size_t>(4, bytes - i));
+  std::uint64_t word = simulator::mix(seed_ * 977 + number * 131 + slot_);
+  for (std::size_t i = 0; i < bytes; i += sizeof word) {
+    word = word * 6364136223846793005u + 1442695040888963407u;
+    std::memcpy(contents.data() + i, &word, std::min(sizeof word, bytes - i));
   }
   return contents;
 }
@@ -68,30 +70,38 @@ struct Path::Both final : ports::FrameSink {
 };
 
 Path::Path(const PathOptions& options) : loss(options.loss), options_(options), random_(options.seed) {
-  protect::Key keys[2] = {{std::byte{1}}, {std::byte{2}}};
+  for (auto& host : hosts_) host = std::make_unique<Host>(options.credits);
+  restart();
+}
+
+void Path::restart() {
+  ++incarnation_;
+  protect::Key keys[2] = {};
+  for (int i : {0, 1}) keys[i][0] = std::byte{static_cast<unsigned char>(2 * incarnation_ + static_cast<unsigned>(i))};
+  sinks_.clear();
+  numbers_.clear();
   for (int i : {0, 1}) {
-    hosts_[i] = std::make_unique<Host>(options.credits);
-    AssociationConfig config = options.config;
+    Host& host = *hosts_[i];
+    AssociationConfig config = options_.config;
     config.job = JobId(7);
     config.local = static_cast<std::uint32_t>(10 + i);
     config.remote = static_cast<std::uint32_t>(11 - i);
-    config.classes = options.classes;
-    config.level = options.level;
+    config.classes = options_.classes;
+    config.level = options_.level;
     if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
     config.send_secret = keys[i];
     config.receive_secret = keys[1 - i];
-    hosts_[i]->association = std::make_unique<Association>(config, hosts_[i]->credits);
-  }
-  for (int i : {0, 1}) {
-    for (Slot slot = 0; slot <= options.classes; ++slot) {
-      hosts_[i]->sends.push_back(std::make_unique<End>(options.seed * 2 + static_cast<std::uint64_t>(i), slot));
-      hosts_[1 - i]->receives.push_back(std::make_unique<End>(options.seed * 2 + static_cast<std::uint64_t>(i), slot));
-    }
-  }
-  for (int i : {0, 1}) {
-    for (Slot slot = 0; slot <= options.classes; ++slot) {
-      sinks_.push_back(std::make_unique<Both>(*hosts_[i]->receives[slot], *hosts_[i]->sends[slot]));
-      hosts_[i]->association->attach(slot, *sinks_.back());
+    host.association = std::make_unique<Association>(config, host.credits);
+    host.sends.clear();
+    host.receives.clear();
+    for (Slot slot = 0; slot <= options_.classes; ++slot) {
+      const auto contents_of = [&](int sender) {
+        return options_.seed * 64 + incarnation_ * 2 + static_cast<unsigned>(sender);
+      };
+      host.sends.push_back(std::make_unique<End>(contents_of(i), slot));
+      host.receives.push_back(std::make_unique<End>(contents_of(1 - i), slot));
+      sinks_.push_back(std::make_unique<Both>(*host.receives[slot], *host.sends[slot]));
+      host.association->attach(slot, *sinks_.back());
     }
   }
 }
@@ -105,8 +115,10 @@ bool Path::send(int from, Slot slot, std::size_t bytes) {
   return true;
 }
 
-void Path::put(int from, std::span<const std::byte> packet, Slot) {
+void Path::put(int from, std::span<const std::byte> packet) {
   ++packets;
+  const Head head = *read_head(packet);
+  if (!numbers_.insert({from, head.slot, head.number}).second) reused_ = true;
   const auto wire = Duration(static_cast<std::int64_t>(packet.size() + 46) * 8'000'000'000 /
                              static_cast<std::int64_t>(options_.rate.value));
   free_at_[from] = std::max(free_at_[from], now_) + wire;
@@ -146,10 +158,10 @@ void Path::pump(int from) {
   std::array<std::byte, 9000> packet;
   while (free_at_[from] <= now_) {
     std::size_t bytes = host.association->make(now_, kAckSlot, packet);
-    Slot slot = kAckSlot;
-    for (Slot s = 0; bytes == 0 && s <= options_.classes; ++s) bytes = host.association->make(now_, slot = s, packet);
+    for (Slot slot = 0; bytes == 0 && slot <= options_.classes; ++slot)
+      bytes = host.association->make(now_, slot, packet);
     if (bytes == 0) return;
-    put(from, std::span(packet).first(bytes), slot);
+    put(from, std::span(packet).first(bytes));
   }
 }
 
@@ -168,7 +180,8 @@ bool Path::run(Duration time, const std::function<bool()>& done) {
     Time next = end;
     if (!flying_.empty()) next = std::min(next, flying_.begin()->first);
     for (int i : {0, 1}) {
-      if (const auto due = hosts_[i]->association->deadline()) next = std::min(next, *due);
+      // What is due already waits for the link.
+      if (const auto due = hosts_[i]->association->deadline(); due && *due > now_) next = std::min(next, *due);
       if (free_at_[i] > now_) next = std::min(next, free_at_[i]);
     }
     if (next >= end) return false;
@@ -193,6 +206,7 @@ bool Path::settled() const {
 }
 
 std::string Path::wrong() const {
+  if (reused_) return "a packet number is used twice";
   for (const auto& host : hosts_) {
     if (!host->failed.ok()) return host->failed.to_string();
     for (const auto* ends : {&host->sends, &host->receives})

@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "daemon/transport/datagram/association.h"
@@ -75,6 +77,8 @@ class Path {
   bool send(int from, Slot slot, std::size_t bytes);
   // Until `done`, or that much time has passed. False then.
   bool run(Duration time, const std::function<bool()>& done);
+  // Both hosts make the association anew, with other keys and frames. What is on its way still arrives.
+  void restart();
   // All that was given has come, and both ends know.
   bool settled() const;
   // What is wrong with anything that came; empty: nothing.
@@ -92,7 +96,7 @@ class Path {
   // What a host's association and the sinks of one slot are to each other.
   struct Both;
   void pump(int from);
-  void put(int from, std::span<const std::byte> packet, Slot slot);
+  void put(int from, std::span<const std::byte> packet);
   void arrive(const Flight& flight);
   double draw() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
@@ -103,6 +107,9 @@ class Path {
   std::vector<std::unique_ptr<Both>> sinks_;
   std::array<Time, 2> free_at_{};  // when the host's link has room for the next packet
   std::multimap<Time, Flight> flying_;
+  unsigned incarnation_ = 0;
+  std::set<std::tuple<int, Slot, std::uint64_t>> numbers_;  // of packets of this incarnation, by sender
+  bool reused_ = false;
 };
 
 }  // namespace tensorlane::datagram::test

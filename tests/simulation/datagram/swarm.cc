@@ -1,0 +1,160 @@
+// Associations under seeds: packets are lost, overtake each other, come twice and damaged, strangers add theirs, and
+// hosts begin anew. Whatever happens every frame comes, once, in order and as it was sent, and nothing stands still.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <string>
+
+#include <sodium.h>
+
+#include "tests/simulation/datagram/path.h"
+
+namespace tensorlane::datagram {
+namespace {
+
+using test::Path;
+using test::PathOptions;
+
+struct Finding {
+  std::string checker, message;
+};
+
+class Run {
+ public:
+  explicit Run(std::uint64_t seed) : random_(seed * 7919), options_(draw_options(seed)), path_(options_) {}
+
+  std::optional<Finding> run() {
+    const unsigned times = 1 + static_cast<unsigned>(random_() % 3);
+    for (unsigned i = 0; i < times; ++i) {
+      if (i > 0) path_.restart();
+      draw_frames();
+      const bool whole = i + 1 == times;
+      const auto done = [&] {
+        const bool given = feed();
+        return !path_.wrong().empty() || !credit_is_kept() || (given && path_.settled());
+      };
+      // Else they begin anew while something is under way.
+      const bool ended =
+          path_.run(whole ? seconds(60) : microseconds(static_cast<std::int64_t>(random_() % 5000)), done);
+      if (!path_.wrong().empty()) return Finding{"delivery", path_.wrong()};
+      if (!credit_is_kept()) return Finding{"credit", "more credit is out than the window of the port allows"};
+      if (whole && !ended) return Finding{"progress", "it stands still for a minute"};
+      if (ended) {
+        if (auto left = look_at_end()) return left;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  double draw(double most) { return std::uniform_real_distribution<double>(0, most)(random_); }
+
+  PathOptions draw_options(std::uint64_t seed) {
+    PathOptions options;
+    options.seed = seed;
+    options.loss = random_() % 3 == 0 ? 0 : draw(0.2);
+    options.twice = draw(0.1);
+    options.damage = draw(0.05);
+    options.forged = draw(0.1);
+    options.marks = random_() % 2 == 0 ? 0 : draw(0.3);
+    options.jitter = microseconds(static_cast<std::int64_t>(draw(200)));
+    options.level = static_cast<DataProtection>(seed % 3);
+    options.classes = static_cast<std::uint8_t>(1 + random_() % 4);
+    options.config.packet_bytes = 300 + random_() % 8000;
+    options.config.frames = 1 + random_() % 64;
+    options.config.packets = 8 + random_() % 500;
+    options.credits.unasked = Bytes(1 + random_() % 20'000);
+    options.credits.window = Bytes(20'000 + random_() % 500'000);
+    return options;
+  }
+
+  void draw_frames() {
+    for (int i : {0, 1}) {
+      for (Slot slot = 0; slot <= options_.classes; ++slot) {
+        counts_[i][slot] = random_() % (slot == 0 ? 40 : 20);
+        if (slot > 0 && random_() % 3 == 0) path_.host(i).receives[slot]->drops = 3 + random_() % 5;
+      }
+    }
+  }
+
+  // As much as has room. True: that was all.
+  bool feed() {
+    bool given = true;
+    for (int i : {0, 1}) {
+      for (Slot slot = 0; slot <= options_.classes; ++slot) {
+        test::End& end = *path_.host(i).sends[slot];
+        const auto bytes = [&]() -> std::size_t {
+          return slot == 0 ? 0 : 1 + random_() % (random_() % 2 == 0 ? 2000 : 40'000);
+        };
+        while (end.given() < counts_[i][slot] && path_.send(i, slot, bytes())) {
+        }
+        given = given && end.given() == counts_[i][slot];
+      }
+    }
+    return given;
+  }
+
+  bool credit_is_kept() {
+    const Credits::Options& bounds = options_.credits;
+    for (int i : {0, 1})
+      if (path_.host(i).credits.outstanding() > bounds.window.value + bounds.quantum.value) return false;
+    return true;
+  }
+
+  std::optional<Finding> look_at_end() {
+    for (int i : {0, 1}) {
+      for (Slot slot = 0; slot <= options_.classes; ++slot) {
+        const std::uint64_t given = path_.host(1 - i).sends[slot]->given();
+        std::uint64_t come = path_.host(i).receives[slot]->delivered();
+        const std::uint64_t drops = path_.host(i).receives[slot]->drops;
+        while (drops != 0 && come < given && come % drops == drops - 1) ++come;
+        if (come != given)
+          return Finding{"delivery", "of " + std::to_string(given) + " frames " + std::to_string(come) + " have come"};
+        if (path_.host(i).association->outstanding(slot) != 0) return Finding{"delivery", "something is outstanding"};
+      }
+      const AssociationCounters& counters = path_.host(i).association->counters();
+      if (options_.forged == 0 && options_.damage == 0 && counters.forged != 0)
+        return Finding{"forgery", "packets of the peer count as forged"};
+    }
+    return std::nullopt;
+  }
+
+  std::mt19937_64 random_;
+  const PathOptions options_;
+  Path path_;
+  std::array<std::array<std::uint64_t, kSlots>, 2> counts_{};
+};
+
+}  // namespace
+}  // namespace tensorlane::datagram
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs two hosts' associations under a seed.\nExample:\n  datagram-swarm --seeds 500");
+  std::uint64_t first = 1, seeds = 500;
+  bool stop = false;
+  std::string json;
+  app.add_option("--seed", first, "The first seed");
+  app.add_option("--seeds", seeds, "How many seeds to run");
+  app.add_flag("--stop-at-first", stop, "End with the first failing seed");
+  app.add_option("--json", json, "Write the report to this file");
+  CLI11_PARSE(app, argc, argv);
+  if (sodium_init() < 0) return 2;
+  nlohmann::json failed = nlohmann::json::array();
+  for (std::uint64_t seed = first; seed < first + seeds && (failed.empty() || !stop); ++seed) {
+    const auto finding = tensorlane::datagram::Run(seed).run();
+    if (!finding) continue;
+    failed.push_back({{"seed", seed}, {"checker", finding->checker}, {"message", finding->message}});
+    std::fprintf(stderr,
+                 "tensorlane: error: checker '%s': seed %llu: replay with datagram-swarm --seeds 1 --seed %llu: %s\n",
+                 finding->checker.c_str(), static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed),
+                 finding->message.c_str());
+  }
+  if (!json.empty())
+    std::ofstream(json) << nlohmann::json{{"seeds", seeds}, {"first", first}, {"failed", failed}}.dump(2);
+  std::printf("%llu seeds, %zu failed\n", static_cast<unsigned long long>(seeds), failed.size());
+  return failed.empty() ? 0 : 1;
+}
