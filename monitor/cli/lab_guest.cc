@@ -117,9 +117,12 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   // more.
   add({"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1,maxcpus=2", "-m", std::to_string(guests.memory_mib)});
   add({"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", home + "/pid"});
-  // no_timer_check: on a busy machine the kernel waits for emulated timer ticks in vain, and panics.
+  // no_timer_check: on a busy machine the kernel waits for emulated timer ticks in vain, and panics. nr_cpus, tsc:
+  // where there may be two CPUs the kernel does not trust their counter, and asks a device for the time, in a system
+  // call.
   add({"-kernel", guests.image + "/vmlinux", "-initrd", guests.image + "/initrd", "-append",
        fmt::format("console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests no_timer_check "
+                   "nr_cpus=1 tsc=reliable "
                    "tl_host={} tl_shared={}",
                    node.name, runtime)});
   // Both serial ports: the console, and the requests to the agent.

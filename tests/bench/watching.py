@@ -1,6 +1,7 @@
 """What watching costs: the time of an allreduce under daemons that keep spans, serve metrics that are read once a second, and probe each other's marks every second, beside
 daemons that do none of it. Both sets take turns, in pairs of blocks whose order is drawn from a seed; while one works, the processes of the other are stopped. Every sum is
-checked. Prints the median of the pairs' ratios with an interval of 95 % (bootstrap). Standard library only.
+checked. A host's daemon and rank have a processor of their own, or the kernel's choice of where they run would be most of the difference. Prints the median of the pairs' ratios
+with an interval of 95 % (bootstrap). Standard library only.
 
     tests/bench/watching.py BUILD [--hosts N] [--pairs N] [--bytes N] [--operations N] [--seed N] [--json FILE]
 """
@@ -29,6 +30,14 @@ def send(daemons, number):
         os.kill(daemons.pid(name), number)
 
 
+def pin(pid, host):
+    """All threads that the process has, to a processor of the host's."""
+    processors = sorted(os.sched_getaffinity(0))
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), {processors[host % len(processors)]})
+
+
 @contextlib.contextmanager
 def scraped(daemons):
     """Prometheus would read the metrics every 15 s or so; here it is once a second."""
@@ -51,7 +60,10 @@ def scraped(daemons):
 
 def block(daemons, job, options):
     """Median seconds of an operation, of the slowest rank."""
-    ranks = outputs(daemons.job(job, [f"{BUILD}/tests/message", "sum", str(options.bytes), str(options.operations), "0.5"]), 120)
+    children = daemons.job(job, [f"{BUILD}/tests/message", "sum", str(options.bytes), str(options.operations), "0.5"])
+    for host, child in enumerate(children):
+        pin(child.pid, host)
+    ranks = outputs(children, 120)
     expect(all(status == 0 for _, status in ranks), ranks)
     expect(len({text.split()[1] for text, _ in ranks}) == 1, f"unlike sums: {ranks}")
     return max(float(text.split()[0]) for text, _ in ranks)
@@ -65,6 +77,9 @@ def interval(ratios, seed):
 
 def measure(watched, alone, options):
     draw, ratios, times = random.Random(options.seed), [], {"watched": [], "alone": []}
+    for daemons in (watched, alone):
+        for host, name in enumerate(daemons.names):
+            pin(daemons.pid(name), host)
     send(watched, signal.SIGSTOP)
     send(alone, signal.SIGSTOP)
     for pair in range(options.pairs + 1):

@@ -1,0 +1,109 @@
+// A peer of the datagram transport that has the keys and lies, and strangers who have none. Whatever comes, the
+// association takes nothing but what its sink can have, keeps its own counts, and ends with an explained error when the
+// peer says what cannot be; what a stranger says changes a counter.
+//
+// Input: records: what it is, how long, and so many bytes. Of a packet of the peer the bytes are all but the
+// association's number and the version.
+#include <sodium.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "daemon/transport/datagram/association.h"
+#include "input.h"
+
+namespace tensorlane::fuzz {
+namespace {
+
+using namespace datagram;
+using protocol::FrameHeader;
+
+constexpr std::size_t kMostOfAPacket = 2048;
+
+// Decides by the header alone.
+class Sink final : public ports::FrameSink {
+ public:
+  Result<std::span<std::byte>> on_header(const FrameHeader& header) override {
+    TL_ASSERT(header.payload_bytes <= kMaxOperation.value);
+    if (header.slice % 16 == 13) return Status(Code::kCorrupt, "the sink likes no such slice");
+    const bool drops = header.payload_bytes > 0 && header.slice % 4 == 3;
+    landings_.emplace_back(drops ? 0 : header.payload_bytes);
+    if (!drops) ++whole_;
+    return std::span(landings_.back());
+  }
+  void on_frame(const FrameHeader&) override { TL_ASSERT(whole_-- > 0); }
+  void on_sent(std::uint64_t token) override { TL_ASSERT(token == ++reported_); }
+
+ private:
+  std::vector<std::vector<std::byte>> landings_;
+  std::uint64_t whole_ = 0, reported_ = 0;
+};
+
+AssociationConfig config() {
+  AssociationConfig config;
+  config.job = JobId(7);
+  config.local = 1;
+  config.remote = 2;
+  config.classes = 2;
+  config.frames = 8;
+  config.packets = 32;
+  config.send_secret[0] = std::byte{1};
+  config.receive_secret[0] = std::byte{2};
+  return config;
+}
+
+// The peer's packet, with a tag that is right.
+std::vector<std::byte> sealed(std::span<const std::byte> said, Seal& seal) {
+  Head head;
+  std::vector<std::byte> packet(sizeof head + sizeof(Data) + said.size() + seal.tag_bytes());
+  std::memcpy(reinterpret_cast<std::byte*>(&head) + 5, said.data(), std::min(said.size(), sizeof head - 5));
+  head.association = 1;
+  head.version = kVersion;
+  head.slot %= kNumberSpaces;
+  const std::span<const std::byte> rest = said.subspan(std::min(said.size(), sizeof head - 5));
+  std::memcpy(packet.data(), &head, sizeof head);
+  if (!rest.empty()) std::memcpy(packet.data() + sizeof head, rest.data(), rest.size());
+  const std::size_t bytes = std::max(sizeof head + rest.size(), clear_bytes(head, sizeof head + rest.size()));
+  packet.resize(bytes + seal.tag_bytes());
+  seal.close(head, packet.data(), bytes);
+  return packet;
+}
+
+}  // namespace
+}  // namespace tensorlane::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tensorlane;
+  using namespace tensorlane::fuzz;
+  static const int ready = sodium_init();
+  TL_ASSERT(ready >= 0);
+  Input input(data, size);
+  Credits credits({});
+  std::array<Sink, 3> sinks;
+  Association association(config(), credits);
+  for (Slot slot = 0; slot < sinks.size(); ++slot) association.attach(slot, sinks[slot]);
+  Seal peer(DataProtection::kNone, protect::Cipher::kNone, config().receive_secret);
+  const std::vector<std::byte> payload(5000);
+  std::uint64_t tokens = 0;
+  std::array<std::byte, kMostOfAPacket> out;
+  Time now(1000);
+  while (!input.empty()) {
+    const auto kind = input.take<std::uint8_t>();
+    const auto bytes = input.bytes(input.take<std::uint16_t>() % kMostOfAPacket);
+    now = now + microseconds(kind);
+    if (kind % 4 == 0 && association.writable(2))
+      association.send(2, {.header = {}, .payload = payload, .token = ++tokens});
+    std::vector<std::byte> packet(bytes.begin(), bytes.end());
+    if (kind % 2 == 0) packet = sealed(bytes, peer);
+    const Status status = association.take(now, packet, kind % 8 == 3);
+    if (!status.ok()) {
+      expect_explained(status);
+      return 0;
+    }
+    association.on_time(now);
+    for (Slot slot = 0; slot < kNumberSpaces; ++slot)
+      if (slot == kAckSlot || slot < sinks.size()) TL_ASSERT(association.make(now, slot, out) <= 1400);
+  }
+  return 0;
+}
