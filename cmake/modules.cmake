@@ -23,7 +23,7 @@ function(tl_module target folder)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
     # Not on the way of a tensor, and most of what there is to compile: in half of the time.
-    if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/(orders|planner)|daemon/(config|control|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
+    if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/orders|daemon/(config|control|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
       target_compile_options(${target} PRIVATE -O1)
     endif()
   else()

@@ -293,15 +293,12 @@ std::size_t Host::send(Rail& rail) {
     sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
     control.take(context_.now, before - credit);
   }
-  std::array<bool, kMaxDataClasses> waits{};
-  std::uint8_t least_urgent = 0;  // of those that wait
-  for (std::uint8_t c = 0; c < config_.classes; ++c) {
-    waits[c] = has_sends(rail, ClassId(c));
-    if (waits[c]) least_urgent = c;
+  std::uint8_t least_urgent = config_.classes;  // that has something to send
+  while (least_urgent > 0 && !has_sends(rail, ClassId(--least_urgent))) {
   }
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     const ClassId cls{c};
-    if (!waits[c]) continue;
+    if (!has_sends(rail, cls)) continue;  // what a class above may not send any more has come into this one
     context_.bulk_waits = c < least_urgent;
     const Bytes in_flight = rail.transport->in_flight(cls);
     const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);

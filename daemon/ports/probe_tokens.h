@@ -1,4 +1,4 @@
-// Which probes of `tensorlane verify` the listeners of data ports answer.
+// Which probes of `tensorlane verify` the listeners of data ports answer, or hand over to who does.
 #pragma once
 
 #include <array>
@@ -45,13 +45,23 @@ class ProbeTokens {
   // Whether to answer one more.
   bool take(const Token& token, Time now) {
     const std::lock_guard lock(mutex_);
-    return take_one(token, now) != nullptr;
+    Right* const right = find(token, now);
+    if (right != nullptr) count(*right);
+    return right != nullptr;
   }
-  // The same for one that is to be taken over. False: nobody does.
-  bool hand_over(const Token& token, Time now, int socket, std::span<const std::byte> hello) {
+  // One that is to be taken over: an answer more where it is.
+  enum class Handed : std::uint8_t {
+    kTaken,
+    kUnknown,
+    kNobody
+  };  // kNobody: the token is known, and nobody takes it now
+  Handed hand_over(const Token& token, Time now, int socket, std::span<const std::byte> hello) {
     const std::lock_guard lock(mutex_);
-    const Right* right = take_one(token, now);
-    return right != nullptr && right->take_over && right->take_over(socket, hello);
+    Right* const right = find(token, now);
+    if (right == nullptr) return Handed::kUnknown;
+    if (!right->take_over || !right->take_over(socket, hello)) return Handed::kNobody;
+    count(*right);
+    return Handed::kTaken;
   }
   // Since the start.
   std::uint64_t answered() const {
@@ -67,12 +77,14 @@ class ProbeTokens {
   };
 
   // Null: it is not answered.
-  Right* take_one(const Token& token, Time now) {
+  Right* find(const Token& token, Time now) {
     const auto found = tokens_.find(token);
-    if (found == tokens_.end() || now >= found->second.until || found->second.answers == 0) return nullptr;
-    --found->second.answers;
+    const bool good = found != tokens_.end() && now < found->second.until && found->second.answers > 0;
+    return good ? &found->second : nullptr;
+  }
+  void count(Right& right) {
+    --right.answers;
     ++answered_;
-    return &found->second;
   }
 
   mutable std::mutex mutex_;

@@ -151,7 +151,7 @@ class Probing::Child {
     return lines;
   }
 
-  // As long as this is there.
+  // Called by lanes, under the lock of ProbeTokens, until the tokens are forgotten or allowed anew.
   bool take_over(int connection, std::span<const std::byte> said) const {
     probe::Hello hello;
     if (said.size() != sizeof hello) return false;
@@ -266,6 +266,18 @@ Status Probing::open_session(const Task& task) {
   return {};
 }
 
+// From now on: connections of bursts go to the child, where there is one.
+void Probing::allow_tokens() {
+  for (const probe::Token& token : tokens_) {
+    ports::ProbeTokens::TakeOver take_over;
+    if (child_ != nullptr)
+      take_over = [child = child_.get()](int socket, std::span<const std::byte> hello) {
+        return child->take_over(socket, hello);
+      };
+    parts_.tokens->allow(token, lane::clock_now() + kTokenLife, kTokenAnswers, std::move(take_over));
+  }
+}
+
 void Probing::serve(Task& task) {
   if (task.ends) {
     if (session_ == task.session) end_session();
@@ -280,22 +292,17 @@ void Probing::serve(Task& task) {
     probe::Token token{};
     const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();
     if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
-    parts_.tokens->allow(token, lane::clock_now() + kTokenLife, kTokenAnswers,
-                         [child = child_.get()](int socket, std::span<const std::byte> hello) {
-                           return child->take_over(socket, hello);
-                         });
     if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
   }
+  allow_tokens();
   const auto stops = [this] {
     const std::lock_guard lock(mutex_);
     return stops_;
   };
   Result<std::string> lines = child_->ask(task.commands, task.patience_ms, stops);
   if (!lines.ok()) {
-    // The data ports go on to answer other hosts' probes.
-    for (const probe::Token& own_token : tokens_)
-      parts_.tokens->allow(own_token, lane::clock_now() + kTokenLife, kTokenAnswers);
-    child_ = nullptr;
+    const std::unique_ptr<Child> gone = std::move(child_);
+    allow_tokens();  // without it; the data ports go on to answer other hosts' probes
     return task.done(std::move(lines));
   }
   task.done(own + lines.value());

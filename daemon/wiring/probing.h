@@ -50,6 +50,7 @@ class Probing {
   void serve(Task& task);
   Status open_session(const Task& task);
   void end_session();
+  void allow_tokens();
 
   const Parts parts_;
   std::mutex mutex_;

@@ -114,6 +114,10 @@ class LoadMeter {
     };
     commands[high.host].push_back(command(std::move(high_bursts)));
     commands[low.host].push_back(command(std::move(low_bursts)));
+    // Who is asked nothing for a minute takes the session for ended.
+    for (std::size_t i = 0; i < commands.size(); ++i)
+      if (commands[i].empty() && state_.seen.hosts[i].error.empty())
+        commands[i].push_back({{"do", "describe"}, {"lifetime_s", 900}});
     const auto answers = state_.hands.ask(commands, seconds(20));
     for (const std::size_t host : {high.host, low.host}) {
       if (!answers[host].ok()) {

@@ -98,7 +98,7 @@ def traffic():
         graph(
             "Share that met bulk",
             "Of what the job sends in a class, the part that went while a less urgent class had something to send on the same NIC, whosever that is. It is "
-            "what priorities can act on: where it is 0, they change nothing. Good: high for urgent classes.",
+            "what the order inside hosts acts on; what meets in switches, and what is on its way already, is not in it. Good: high for urgent classes.",
             "percentunit",
             Query(f"sum by (class) ({rate(MET, MINE_IN)}) / clamp_min(sum by (class) ({rate(SENT, MINE_IN)}), 1)", "{{class}}"),
             width=6,

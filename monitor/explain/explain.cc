@@ -32,7 +32,9 @@ std::vector<Finding> merge(const std::vector<Finding>& findings) {
     } else {
       same->confidence = std::max(same->confidence, finding.confidence);
       same->seconds = std::max(same->seconds, finding.seconds);
-      same->amount = std::max(same->amount, finding.amount);
+      // The slowest of links that are slow, and the most of what others send.
+      same->amount = finding.cause == Cause::kSlowLink ? std::min(same->amount, finding.amount)
+                                                       : std::max(same->amount, finding.amount);
     }
   }
   for (Finding& finding : merged) {

@@ -16,6 +16,7 @@ constexpr double kHalfFull = 0.4;
 constexpr double kWire = 1.08;           // bytes on the wire for one of payload, about
 constexpr double kForeignShare = 0.3;    // of what a full link carries
 constexpr double kUneven = 1.6;          // times what the job has on the usual host's link
+constexpr double kMostUneven = 1000;     // where the usual host has nothing there
 constexpr double kLost = 0.002;          // of all segments
 constexpr double kFewLost = 10;          // segments that are no sign of anything
 constexpr double kBusy = 0.05;           // of the time, or a connection says nothing of a path
@@ -58,8 +59,12 @@ std::vector<Load> loads_of(const Job& job) {
     std::vector<double> bytes;
     for (const HostTimes& host : *job.hosts) bytes.push_back(job_bytes(host, sends));
     const double usual = median(bytes);
-    for (Load& load : loads)
-      if (load.sends == sends && usual > 0) load.uneven = job_bytes(*load.host, sends) / usual;
+    for (Load& load : loads) {
+      // Of two hosts neither is the usual one.
+      if (load.sends != sends || bytes.size() < 3) continue;
+      const double own = job_bytes(*load.host, sends);
+      load.uneven = usual > 0 ? own / usual : own > 0 ? kMostUneven : 1;
+    }
   }
   std::ranges::sort(loads, std::greater(), &Load::share);
   return loads;
@@ -78,7 +83,8 @@ Filled filled_by(const Load& load) {
   if (load.uneven > kUneven)
     return {
         Cause::kPattern,
-        "a pattern that loads all links alike (pattern: auto in daemon.yaml of the host of rank 0), or more servers"};
+        "a pattern that loads all links alike (pattern: auto in daemon.yaml of the host of rank 0), more servers, or "
+        "other roots of broadcasts and reductions"};
   return {Cause::kFullLink, "a faster link, fewer bytes (wire_dtype, another pattern), or more computation beside it"};
 }
 
@@ -93,7 +99,9 @@ bool find_full_links(const Job& job, const std::vector<Load>& loads, std::vector
                                        100 * load.share, 100 * load.foreign);
     if (filled.cause == Cause::kPattern)
       evidence +=
-          fmt::format("; the job has {:.1f} times as many bytes there as on the usual host's link", load.uneven);
+          load.uneven < kMostUneven
+              ? fmt::format("; the job has {:.1f} times as many bytes there as on the usual host's link", load.uneven)
+              : "; the job has nothing on the usual host's link";
     findings->push_back({filled.cause, load.share > 0.85 ? Confidence::kSure : Confidence::kLikely, job.exposed,
                          fmt::format("the link {} host {}", load.sends ? "from" : "to", load.host->host), evidence,
                          filled.help});

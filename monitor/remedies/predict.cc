@@ -1,8 +1,11 @@
 #include "monitor/remedies/predict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "daemon/engine/batching/slicing.h"
@@ -12,6 +15,7 @@ namespace tensorlane::remedies {
 namespace {
 
 using explain::Cause;
+using explain::ClassTimes;
 using explain::Explanation;
 using explain::Finding;
 using explain::HostTimes;
@@ -19,8 +23,15 @@ using explain::RailTimes;
 using explain::RankLag;
 using simulator::PlanRequest;
 
-constexpr std::size_t kMostHosts = 8, kMostTensors = 32;  // of a class
-constexpr double kMostForeign = 0.9;                      // of a link, that the planner simulates
+constexpr std::size_t kMostHosts = 8, kMostTensors = 600;  // of all classes
+constexpr std::size_t kMostRanks = 64;                     // of a host
+constexpr double kMostForeign = 0.9;                       // of a link, that the planner simulates
+constexpr std::uint64_t kMostEvents = 2'000'000;           // of a simulation
+// What a host may carry in one simulated iteration. Jobs that carry more are simulated smaller, times and bytes alike.
+constexpr double kMostBytes = 32 << 20;
+// What is beyond is no job.
+constexpr double kSlowest = 1e6, kFastest = 1e14;   // bits/s
+constexpr double kShortest = 1e-6, kLongest = 1e5;  // seconds of an iteration
 
 // One job to simulate.
 struct Scene {
@@ -55,23 +66,36 @@ struct Group {
 };
 
 // As many as an iteration has, and as large as they are if each host sends 2 (n - 1) / n of all, as a ring and a
-// sharded parameter server do. The most urgent class first.
-std::vector<Group> groups_of(const std::vector<HostTimes>& hosts) {
+// sharded parameter server do. The most urgent class first. None where there are too many.
+std::vector<Group> groups_of(const std::vector<HostTimes>& hosts, double scale) {
   std::vector<Group> groups;
   const auto n = static_cast<double>(hosts.size());
-  for (std::size_t c = 0; c < hosts.front().classes.size(); ++c) {
+  std::size_t tensors = 0;
+  for (std::size_t c = 0; c < std::min(hosts.front().classes.size(), kMaxDataClasses); ++c) {
     double bytes = 0, operations = 0;
     for (const HostTimes& host : hosts) {
       if (c >= host.classes.size() || host.iterations <= 0) continue;
       bytes += host.classes[c].sent_bytes / host.iterations / n;
       operations = std::max(operations, host.classes[c].operations / host.iterations);
     }
-    const double all = bytes * n / (2 * (n - 1)) / sizeof(float);
-    const double tensors = std::clamp(std::round(operations), 1.0, static_cast<double>(kMostTensors));
-    if (all >= tensors)
-      groups.push_back({static_cast<std::size_t>(tensors), static_cast<std::uint64_t>(all / tensors)});
+    const double all = scale * bytes * n / (2 * (n - 1)) / sizeof(float), count = std::max(std::round(operations), 1.0);
+    if (!(all < kMostBytes) || !(count <= kMostTensors)) return {};
+    if (all < count) continue;
+    groups.push_back({static_cast<std::size_t>(count), static_cast<std::uint64_t>(all / count)});
+    tensors += groups.back().tensors;
   }
-  return groups;
+  return tensors <= kMostTensors ? groups : std::vector<Group>();
+}
+
+// Of what a host carries in an iteration, its own bytes and others', so much is simulated.
+double scale_of(const std::vector<HostTimes>& hosts, const Scene& scene, double speed, double iteration) {
+  double most = scene.foreign * speed / 8 * iteration;
+  for (const HostTimes& host : hosts) {
+    double bytes = 0;
+    for (const ClassTimes& cls : host.classes) bytes += host.iterations > 0 ? cls.sent_bytes / host.iterations : 0;
+    most = std::max(most, bytes);
+  }
+  return most > kMostBytes ? kMostBytes / most : 1;
 }
 
 simulator::Workload workload_of(const std::vector<Group>& groups, double computing, bool overlaps) {
@@ -112,18 +136,22 @@ double speed_of(const std::vector<HostTimes>& hosts) {
 
 class Planner {
  public:
-  explicit Planner(const std::vector<HostTimes>& hosts)
+  Planner(const std::vector<HostTimes>& hosts, const Explanation& all, const Scene& now)
       : hosts_(std::min(hosts.size(), kMostHosts)), speed_(speed_of(hosts)) {
-    if (hosts.size() > 1) groups_ = groups_of(hosts);
-    for (const HostTimes& host : hosts) ranks_ = std::max(ranks_, host.ranks.size());
+    const bool possible = speed_ >= kSlowest && speed_ <= kFastest && all.iteration >= kShortest &&
+                          all.iteration <= kLongest && now.computing <= 2 * all.iteration;
+    if (hosts.size() < 2 || !possible) return;
+    scale_ = scale_of(hosts, now, speed_, all.iteration);
+    groups_ = groups_of(hosts, scale_);
+    for (const HostTimes& host : hosts) ranks_ = std::clamp(host.ranks.size(), ranks_, kMostRanks);
   }
 
-  bool knows() const { return !groups_.empty() && speed_ > 0; }
+  bool knows() const { return !groups_.empty(); }
 
   // Seconds of an iteration; none where it cannot be simulated.
   std::optional<double> iteration(const Scene& scene, const Shape& shape) const {
     PlanRequest request;
-    request.workload = workload_of(groups_, scene.computing, shape.overlaps);
+    request.workload = workload_of(groups_, scale_ * scene.computing, shape.overlaps);
     const BitsPerSecond rate(static_cast<std::uint64_t>(speed_ * scene.speed));
     request.assume.overhead_share = 0;  // what was measured as computation has all of it
     request.assume.wake = shape.wake;
@@ -132,6 +160,7 @@ class Planner {
         BitsPerSecond(static_cast<std::uint64_t>(speed_ * scene.speed * scene.slow_link));
     request.ranks_per_host = static_cast<std::uint32_t>(ranks_);
     request.congestion.foreign_load = std::min(scene.foreign, kMostForeign);
+    request.most_events = kMostEvents;
     const simulator::Policy policy{.name = scene.honoured ? "network" : "endhost",
                                    .thresholds = thresholds_of(groups_, request.workload.layers.size()),
                                    .slice_elements = engine::default_slice_elements(Dtype::kFloat32, rate),
@@ -139,12 +168,12 @@ class Planner {
     std::uint64_t events = 0;
     const auto outcome = simulator::simulate_policy(request, policy, &events);
     if (!outcome.ok()) return std::nullopt;
-    return outcome->iteration_s;
+    return outcome->iteration_s / scale_;
   }
 
  private:
   std::size_t hosts_, ranks_ = 1;
-  double speed_;
+  double speed_, scale_ = 1;
   std::vector<Group> groups_;
 };
 
@@ -159,17 +188,43 @@ Scene scene_of(const Explanation& all) {
   return scene;
 }
 
+// How long the slowest rank computes where those that the finding names do so much shorter, but not shorter than the
+// usual rank.
+double computing_without(const Finding& finding, const Explanation& all, double usual) {
+  double longest = 0;
+  for (const RankLag& rank : all.ranks) {
+    const std::string name = fmt::format("rank {} on host {}", rank.rank, rank.host);
+    const bool named = std::ranges::find(finding.places, name) != finding.places.end();
+    const double less = std::max(rank.computing - finding.seconds, std::min(usual, rank.computing));
+    longest = std::max(longest, named ? less : rank.computing);
+  }
+  return longest;
+}
+
+double usual_computing(const Explanation& all) {
+  std::vector<double> times;
+  for (const RankLag& rank : all.ranks) times.push_back(rank.computing);
+  if (times.empty()) return 0;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>((times.size() - 1) / 2);
+  std::ranges::nth_element(times, middle);
+  return *middle;
+}
+
 // The scene without the cause, and in words what is different; none where the planner does not know it.
-std::optional<std::pair<Scene, const char*>> without(const Finding& finding, Scene scene) {
+std::optional<std::pair<Scene, const char*>> without(const Finding& finding, const Explanation& all, Scene scene) {
   switch (finding.cause) {
     case Cause::kComputation:
       scene.computing /= 2;
       return std::pair(scene, "all ranks computing twice as fast");
     case Cause::kSlowComputing:
     case Cause::kSlowInput:
+      scene.computing = computing_without(finding, all, usual_computing(all));
+      return std::pair(scene, "these ranks no slower than the others");
     case Cause::kNoCpu:
-      scene.computing = std::max(scene.computing - finding.seconds, 0.0);
-      return std::pair(scene, "no rank slower than the others");
+      // All ranks lack processors, or those that are named.
+      scene.computing = finding.places.front() == "all ranks" ? std::max(scene.computing - finding.seconds, 0.0)
+                                                              : computing_without(finding, all, usual_computing(all));
+      return std::pair(scene, "a processor for every rank that is ready");
     case Cause::kFullLink:
       scene.speed *= 2;
       return std::pair(scene, "links twice as fast");
@@ -195,9 +250,9 @@ std::optional<std::pair<Scene, const char*>> without(const Finding& finding, Sce
 Predictions predict(const std::vector<HostTimes>& hosts, const Explanation& all) {
   Predictions predictions;
   predictions.findings.resize(all.findings.size());
-  const Planner planner(hosts);
-  if (!planner.knows()) return predictions;
   const Scene now = scene_of(all);
+  const Planner planner(hosts, all, now);
+  if (!planner.knows()) return predictions;
   const auto off = [&](double simulated) { return std::abs(simulated / all.iteration - 1); };
   const Shape* shape = nullptr;
   for (const Shape& one : kShapes) {
@@ -208,7 +263,7 @@ Predictions predict(const std::vector<HostTimes>& hosts, const Explanation& all)
   }
   if (shape == nullptr || off(*predictions.simulated) > kReproduces) return predictions;
   for (std::size_t i = 0; i < all.findings.size(); ++i) {
-    const auto changed = without(all.findings[i], now);
+    const auto changed = without(all.findings[i], all, now);
     if (!changed) continue;
     const std::optional<double> then = planner.iteration(changed->first, *shape);
     if (then) predictions.findings[i] = {changed->second, all.iteration * *then / *predictions.simulated};

@@ -26,7 +26,8 @@ struct Predictions {
 // How far the simulated iteration may be from the measured one, or nothing is concluded from it.
 inline constexpr double kReproduces = 0.3;
 
-// Of at most 8 hosts, whose tensors of a class are alike: a second of computation, or less.
+// Of at most 8 hosts, whose tensors of a class are alike. What hosts say may be anything: of figures that no cluster
+// has nothing is simulated, and no simulation goes on for more than about a second.
 Predictions predict(const std::vector<explain::HostTimes>& hosts, const explain::Explanation& all);
 
 }  // namespace tensorlane::remedies

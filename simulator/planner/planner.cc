@@ -60,6 +60,7 @@ RunOptions run_options(const PlanRequest& request, bool strict, std::size_t clas
   options.host.wake = request.assume.wake;
   options.host.sum_bytes_per_second = request.assume.sum_bytes_per_second;
   options.seed = request.assume.seed;
+  options.most_events = request.most_events;
   crowd(request, classes, &options);
   return options;
 }

@@ -52,6 +52,7 @@ struct PlanRequest {
   std::vector<double> thresholds;  // of network when it is alone; empty: two classes of as many bytes
   Assumptions assume;
   Congestion congestion;
+  std::uint64_t most_events = 0;  // of each simulation: RunOptions::most_events
 };
 
 struct PolicyOutcome {

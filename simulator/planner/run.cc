@@ -76,6 +76,9 @@ class Run {
 
   Result<RunOutcome> run() {
     while (!finished()) {
+      if (options_.most_events > 0 && events_.executed() >= options_.most_events)
+        return Status(Code::kResourceExhausted, "the simulation is too long",
+                      fmt::format("after {} events", events_.executed()), "simulate less");
       if (events_.run_next() && !stands_still()) continue;
       return Status(Code::kInternal, "the simulated job stands still",
                     fmt::format("after {} events", events_.executed()), "report this with the command");

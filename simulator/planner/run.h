@@ -33,6 +33,7 @@ struct RunOptions {
   HostOptions host;
   std::optional<ForeignOptions> foreign;
   std::uint64_t seed = 1;
+  std::uint64_t most_events = 0;  // after which it is given up; 0: never
 };
 
 struct JobOutcome {
@@ -54,7 +55,7 @@ struct RunOutcome {
 };
 
 // Jobs are of as many classes, with or without urgency alike. kInvalidArgument and kResourceExhausted as of
-// Engine::extend_plan(); kInternal when the run ends before all iterations have.
+// Engine::extend_plan(); kInternal when the run ends before all iterations have; kResourceExhausted also after most_events.
 Result<RunOutcome> simulate(const RunOptions& options, const std::vector<JobRun>& jobs);
 
 }  // namespace tensorlane::simulator

@@ -167,9 +167,14 @@ Connection::State Connection::on_probe() {
   if (!receive_bytes(sizeof hello)) return state_;
   std::memcpy(&hello, inbox_.data(), sizeof hello);
   const bool is_burst = hello.purpose == probe::Purpose::kSink || hello.purpose == probe::Purpose::kEcho;
-  if (hello.version == probe::kVersion && is_burst)
-    probe_handed_over_ = probes_->hand_over(hello.token, now_, socket_.get(), std::span(inbox_).first(sizeof hello));
-  if (probe_handed_over_) return fail(Code::kUnavailable, "was a probe", {});
+  if (hello.version == probe::kVersion && is_burst) {
+    using enum ports::ProbeTokens::Handed;
+    const auto handed = probes_->hand_over(hello.token, now_, socket_.get(), std::span(inbox_).first(sizeof hello));
+    probe_handed_over_ = handed == kTaken;
+    if (handed == kTaken) return fail(Code::kUnavailable, "was a probe", {});
+    if (handed == kNobody)
+      return refuse({Refusal::kNotTensorlane, "it is a burst of tensorlane verify, and nobody here takes it any more"});
+  }
   const bool is_known =
       hello.version == probe::kVersion && hello.purpose == probe::Purpose::kTell && probes_->take(hello.token, now_);
   if (!is_known) return refuse({Refusal::kNotTensorlane, "it is a probe with a token that nobody has told this host"});

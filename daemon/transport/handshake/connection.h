@@ -30,7 +30,8 @@ inline constexpr Duration kAnswerTimeout = seconds(2);
 inline constexpr Duration kAnswerInterval = milliseconds(200);
 
 // A connection may also be a probe of `tensorlane verify` (common/probe/exchange.h), which is told from a hello by its
-// first four bytes: one with a token that is known gets one answer, any other is what it is to the handshake: nothing.
+// first four bytes: one with a token that is known gets one answer, or is handed over where it is to be more; any other
+// is what it is to the handshake: nothing.
 //
 // States of the connecting end: connecting -> challenge -> verdict -> (settling, where parameters are exchanged ->)
 // done. Of the accepting end: hello -> proof -> (answering -> ready, where parameters are exchanged ->) done. One
