@@ -19,7 +19,7 @@ function(tl_module target folder)
     target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE tl_options)
     # The presets compile several files of a module at once, which halves the time. Not where single files count: mutants
     # replace one of the engine's or the host's, and clang-tidy looks at these modules file by file.
-    if(folder MATCHES "^(common/|daemon/engine|daemon/host)" AND NOT TENSORLANE_SANITIZE)
+    if(folder MATCHES "^(common/|daemon/engine|daemon/host|daemon/transport/datagram)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
     # Not on the way of a tensor, and most of what there is to compile: in half of the time.

@@ -15,7 +15,10 @@ namespace {
 constexpr std::uint64_t kFar = 1 << 16;
 constexpr std::size_t kKeptRanges = 64;
 // RFC 9000, section 13.2: every few packets, soon after one that came alone, and at once where one is missing.
-constexpr unsigned kAckEvery = 8;
+constexpr unsigned kAckEvery = 8, kMostBackoff = 6;
+constexpr std::size_t kLeastPacket = 128;
+// Of acknowledgements. A longer packet of them is none, and not worth a hash.
+constexpr std::size_t kMostAckBytes = sizeof(Head) + kSlots * (sizeof(Ack) + kMaxAckRanges * sizeof(AckRange)) + 64;
 constexpr Duration kAckDelay = microseconds(100);
 
 }  // namespace
@@ -28,12 +31,14 @@ Association::Association(const AssociationConfig& config, Credits& credits)
       credits_(credits),
       seals_(config.level, config.cipher, config.send_secret),
       opens_(config.level, config.cipher, config.receive_secret) {
-  TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses);
+  TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses && config.packet_bytes >= kLeastPacket);
+  sodium_memzero(config_.send_secret.data(), config_.send_secret.size());
+  sodium_memzero(config_.receive_secret.data(), config_.receive_secret.size());
   channels_.reserve(config.classes + std::size_t{1});
   for (Slot slot = 0; slot <= config.classes; ++slot) {
     Channel& channel = channels_.emplace_back(config);
     channel.credit = credits.add(config.job, slot);
-    channel.limit = credits.credit(channel.credit);  // alike at the peer
+    channel.limit = config.unasked.value;
   }
 }
 
@@ -72,7 +77,8 @@ bool Association::is_new(const Head& head, Numbers* numbers) {
 
 Status Association::take(Time now, std::span<std::byte> packet, bool marked) {
   const std::optional<Head> head = read_head(packet);
-  const std::size_t bytes = head && plausible(*head) ? opens_.open(*head, packet) : 0;
+  const bool possible = head && plausible(*head) && (head->slot != kAckSlot || packet.size() <= kMostAckBytes);
+  const std::size_t bytes = possible ? opens_.open(*head, packet) : 0;
   if (bytes == 0 || !read_packet(packet.first(bytes), &read_)) {
     ++counters_.forged;
     return {};
@@ -86,6 +92,7 @@ Status Association::take(Time now, std::span<std::byte> packet, bool marked) {
 
 Status Association::take_data(Time now, const ReadPacket& packet, bool marked) {
   Channel& channel = channels_[packet.head.slot];
+  if (channel.sink == nullptr) return {};
   const std::uint64_t expected = channel.numbers.next();
   if (!is_new(packet.head, &channel.numbers)) {
     channel.ack_due = true;  // it may be that the acknowledgement was lost
@@ -93,12 +100,11 @@ Status Association::take_data(Time now, const ReadPacket& packet, bool marked) {
   }
   if (packet.head.number >= expected) channel.largest_at = now;
   if (marked) ++channel.marked_here, ++counters_.marked;
-  if (packet.head.number != expected || marked || packet.bytes.empty() || ++channel.unacked >= kAckEvery) {
+  if (packet.head.number != expected || packet.bytes.empty() || ++channel.unacked >= kAckEvery) {
     channel.ack_due = true;
   } else if (!channel.ack_by) {
     channel.ack_by = now + kAckDelay;
   }
-  TL_ASSERT(channel.sink != nullptr);
   const std::uint64_t limit = credits_.credit(channel.credit);
   TL_RETURN_IF_ERROR(channel.receives.take(packet.data.offset, packet.bytes, limit, *channel.sink));
   credits_.come(now, channel.credit, channel.receives.come());
@@ -111,14 +117,29 @@ Status Association::take_ack(Time now, const ReadAck& read) {
   if (ack.slot >= channels_.size()) return nonsense(fmt::format("an acknowledgement in class {}", ack.slot));
   Channel& channel = channels_[ack.slot];
   const std::span<const Range> come = std::span(read.ranges).first(ack.ranges);
-  if (!channel.recovery.acknowledge(now, come, microseconds(ack.delay_us), &round_trips_, &outcome_))
+  if (!channel.recovery.acknowledge(now, come, microseconds(ack.delay_us), &channel.round_trips, &outcome_))
     return nonsense(fmt::format("packet {} is acknowledged, which was not sent", ack.largest));
   if (ack.credit > channel.limit) {
     channel.limit = ack.credit;
-    channel.ask_again.reset();
+    channel.asks = 0;
   }
+  channel.ask_again.reset();
   apply(now, channel, ack.marked);
+  arm_ask(now, channel);
   return {};
+}
+
+// A class that has not been heard of goes by another one.
+const RoundTrips& Association::times(const Channel& channel) const {
+  if (channel.round_trips.known()) return channel.round_trips;
+  const auto known = std::ranges::find_if(channels_, [](const Channel& other) { return other.round_trips.known(); });
+  return known == channels_.end() ? channel.round_trips : known->round_trips;
+}
+
+// The credit may have been in an acknowledgement that was lost.
+void Association::arm_ask(Time now, Channel& channel) {
+  if (!is_blocked(channel) || !channel.recovery.idle() || channel.ask_again) return;
+  channel.ask_again = now + times(channel).timeout() * (std::int64_t{1} << std::min(channel.asks, kMostBackoff));
 }
 
 // What recovery has found out of packets of a channel.
@@ -127,8 +148,7 @@ void Association::apply(Time now, Channel& channel, std::uint64_t marked) {
   channel.marked_there = std::max(channel.marked_there, marked);
   counters_.packets_lost += outcome_.packets_lost;
   if (outcome_.packets_lost > 0) channel.told = 0;  // what it said of the stream's end may be lost
-  const std::uint64_t packets = (outcome_.bytes_acked + config_.packet_bytes - 1) / config_.packet_bytes;
-  channel.window.note(now, packets, new_marks, outcome_.packets_lost, round_trips_.smoothed());
+  channel.window.note(now, outcome_.packets_acked, new_marks, outcome_.packets_lost, times(channel).smoothed());
   for (const Range& piece : outcome_.lost) channel.sends.lost(piece);
   for (const Range& piece : outcome_.acked)
     channel.sends.arrived(piece, [&](std::uint64_t token) { channel.sink->on_sent(token); });
@@ -158,10 +178,11 @@ std::size_t Association::make_data(Time now, Slot slot, std::span<std::byte> out
   if (in_flight < window || channel.probes) piece = channel.sends.next(channel.limit, out.size() - kBefore);
   if (!piece) {
     if (!is_blocked(channel)) return 0;
-    const bool asks = channel.told < channel.sends.end() || (channel.ask_again && now >= *channel.ask_again);
-    if (!asks) return 0;
+    const bool due = channel.told < channel.sends.end() || (channel.ask_again && now >= *channel.ask_again);
+    if (!channel.probes && !(due && channel.recovery.idle())) return 0;
     piece = Range{channel.limit, channel.limit};  // nothing, but how much there is
-    channel.ask_again = now + round_trips_.timeout();
+    channel.ask_again.reset();
+    ++channel.asks;
   }
   const Head head{.association = config_.remote, .slot = slot, .number = channel.recovery.next_number()};
   channel.told = channel.sends.end();
@@ -206,24 +227,24 @@ std::optional<Time> Association::deadline() const {
     if (time && (!first || *time < *first)) first = time;
   };
   for (const Channel& channel : channels_) {
-    at(channel.recovery.deadline(round_trips_));
+    at(channel.recovery.deadline(times(channel)));
     at(channel.ack_by);
-    if (is_blocked(channel)) at(channel.ask_again);
+    at(channel.ask_again);
   }
   return first;
 }
 
 void Association::on_time(Time now) {
   for (Channel& channel : channels_) {
-    const unsigned before = channel.recovery.timeouts();
-    channel.recovery.on_time(now, round_trips_, &outcome_);
-    if (outcome_.packets_lost == 0) continue;
-    if (channel.recovery.timeouts() > before) {
+    channel.recovery.on_time(now, times(channel), &outcome_);
+    if (outcome_.probe) {
       ++counters_.timeouts;
       channel.probes = true;
-      if (channel.recovery.timeouts() > 1) channel.window.note_silence();
+      channel.told = 0;
+      channel.sends.lost(*outcome_.probe);
     }
-    apply(now, channel, channel.marked_there);
+    if (outcome_.packets_lost > 0) apply(now, channel, channel.marked_there);
+    arm_ask(now, channel);
   }
 }
 

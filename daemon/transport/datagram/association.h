@@ -36,6 +36,7 @@ struct AssociationConfig {
   Bytes window = mib(1);                // of each class on its way to the peer, at most (law 8)
   std::size_t frames = 1024;            // of each class, until the peer has them
   std::size_t packets = 4096;           // of each class on their way
+  Bytes unasked = kib(8);               // Credits::Options::unasked of the peer's port
   DataProtection level = DataProtection::kNone;
   protect::Cipher cipher = protect::Cipher::kNone;
   protect::Key send_secret{}, receive_secret{};
@@ -58,7 +59,8 @@ class Association {
   Association(const Association&) = delete;
   Association& operator=(const Association&) = delete;
 
-  // Where the frames of a class go, and who is told that frames were sent. All of them before the first packet.
+  // Where the frames of a class go, and who is told that frames were sent. What comes of a class before that is
+  // dropped, and comes again.
   void attach(Slot slot, ports::FrameSink& sink) { channels_[slot].sink = &sink; }
 
   bool writable(Slot slot) const { return channels_[slot].sends.writable(); }
@@ -80,7 +82,9 @@ class Association {
   void credit_raised(Slot slot) { channels_[slot].ack_due = true; }
   Credits::Stream credit_stream(Slot slot) const { return channels_[slot].credit; }
 
-  const RoundTrips& round_trips() const { return round_trips_; }
+  const RoundTrips& round_trips(Slot slot) const { return times(channels_[slot]); }
+  // How many time-outs have followed each other without a word of the peer.
+  unsigned timeouts(Slot slot) const { return channels_[slot].recovery.timeouts(); }
   const AssociationCounters& counters() const { return counters_; }
   std::uint64_t window(Slot slot) const { return channels_[slot].window.size(); }
 
@@ -100,11 +104,13 @@ class Association {
     // What goes.
     SendStream sends;
     Recovery recovery;
+    RoundTrips round_trips;
     Window window;
     std::uint64_t limit = 0;         // the peer's credit
     bool probes = false;             // a packet may go whatever the window says (RFC 9002, section 7.5)
     std::uint64_t told = 0;          // it has been told of bytes up to here
-    std::optional<Time> ask_again;   // set while the stream waits for credit
+    std::optional<Time> ask_again;   // set while the stream waits for credit, and nothing of it is on its way
+    unsigned asks = 0;               // that followed each other in vain
     std::uint64_t marked_there = 0;  // packets that came there with a mark, as far as this end has heard
     // What comes.
     ReceiveStream receives;
@@ -122,18 +128,19 @@ class Association {
   Status take_data(Time now, const ReadPacket& packet, bool marked);
   Status take_ack(Time now, const ReadAck& ack);
   void apply(Time now, Channel& channel, std::uint64_t marked);
+  const RoundTrips& times(const Channel& channel) const;
+  void arm_ask(Time now, Channel& channel);
   std::size_t make_data(Time now, Slot slot, std::span<std::byte> out);
   std::size_t make_acks(Time now, std::span<std::byte> out);
   bool is_blocked(const Channel& channel) const;
   static Status nonsense(const std::string& what);
 
-  const AssociationConfig config_;
+  AssociationConfig config_;  // without its secrets
   Credits& credits_;
   Seal seals_, opens_;
   std::vector<Channel> channels_;  // by slot
   Numbers ack_numbers_;
   std::uint64_t next_ack_number_ = 0;
-  RoundTrips round_trips_;
   Recovery::Outcome outcome_;
   ReadPacket read_;
   AssociationCounters counters_;

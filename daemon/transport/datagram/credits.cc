@@ -39,7 +39,7 @@ void Credits::remove(Stream stream) {
 }
 
 void Credits::count(State& state, std::uint64_t asked) {
-  outstanding_ += asked - state.asked;
+  outstanding_[state.slot] += asked - state.asked;
   state.asked = asked;
 }
 
@@ -53,8 +53,13 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
   const std::uint64_t more = bytes - state.come;
   state.come = bytes;
   state.moved = now;
+  const std::uint64_t ahead = state.credit - std::min(state.credit, state.come);
+  // What it holds counts again.
+  if (state.silent)
+    count(state, ahead - std::min(ahead, options_.unasked.value));
+  else
+    count(state, state.asked - std::min(state.asked, more));
   state.silent = false;
-  count(state, state.asked - std::min(state.asked, more));
 }
 
 // The next of a job's peers that wants more gets a quantum.
@@ -75,7 +80,6 @@ bool Credits::serve(Time now, Turn& turn, const std::function<void(Stream)>& rai
 }
 
 void Credits::give(Time now, const std::function<void(Stream)>& raised) {
-  // Unasked, a stream may always be a little ahead of what has come.
   for (Stream stream = 0; stream < streams_.size(); ++stream) {
     State& state = streams_[stream];
     if (!state.used) continue;
@@ -83,22 +87,28 @@ void Credits::give(Time now, const std::function<void(Stream)>& raised) {
       count(state, 0);
       state.silent = true;
     }
+    // Of one that has sent everything the next message may begin unasked.
     const std::uint64_t least = state.come + options_.unasked.value;
-    if (state.credit < least && state.wanted > state.credit) {
+    if (state.wanted <= state.come && state.credit < least) {
       state.credit = least;
       raised(stream);
     }
   }
-  for (std::size_t slot = 0; slot < kSlots;) {
-    if (outstanding_ >= options_.window.value) return;
+  // Credit of less urgent classes is no reason to wait: theirs is overtaken on the way.
+  std::uint64_t outstanding = 0;
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    outstanding += outstanding_[slot];
     std::vector<JobTurn>& jobs = jobs_[slot];
-    bool served = false;
-    for (std::size_t tried = 0; tried < jobs.size() && !served; ++tried) {
-      JobTurn& job = jobs[next_job_[slot] % jobs.size()];
-      next_job_[slot] = (next_job_[slot] + 1) % jobs.size();
-      served = serve(now, job.peers, raised);
+    for (bool served = true; served && outstanding < options_.window.value;) {
+      served = false;
+      const std::uint64_t before = outstanding_[slot];
+      for (std::size_t tried = 0; tried < jobs.size() && !served; ++tried) {
+        JobTurn& job = jobs[next_job_[slot] % jobs.size()];
+        next_job_[slot] = (next_job_[slot] + 1) % jobs.size();
+        served = serve(now, job.peers, raised);
+      }
+      outstanding += outstanding_[slot] - before;
     }
-    if (!served) ++slot;
   }
 }
 

@@ -22,7 +22,7 @@ class Credits {
  public:
   struct Options {
     Bytes window = kib(256);              // on its way to the port at a time: what the path holds, and a little more
-    Bytes unasked = kib(8);               // that each stream may send beyond what has come
+    Bytes unasked = kib(8);               // that a stream may send of which nothing is outstanding, before it has asked
     Bytes quantum = kib(16);              // given at a time
     Duration gives_up = milliseconds(5);  // credit that nothing came of in this time is given to others
   };
@@ -41,8 +41,10 @@ class Credits {
   std::uint64_t credit(Stream stream) const { return streams_[stream].credit; }
   // Gives what there is. `raised` is called for each stream that may send more than before.
   void give(Time now, const std::function<void(Stream)>& raised);
-  // When give() may have something to give although nothing came: credit that is given up.
-  std::uint64_t outstanding() const { return outstanding_; }
+  // Credit of streams of this class that counts as on its way.
+  std::uint64_t outstanding(Slot slot) const { return outstanding_[slot]; }
+  // What a stream may send beyond what has come.
+  std::uint64_t ahead(Stream stream) const { return streams_[stream].credit - streams_[stream].come; }
 
  private:
   struct State {
@@ -71,7 +73,7 @@ class Credits {
   };
   std::array<std::vector<JobTurn>, kSlots> jobs_;  // by class
   std::array<std::size_t, kSlots> next_job_{};
-  std::uint64_t outstanding_ = 0;
+  std::array<std::uint64_t, kSlots> outstanding_{};
 };
 
 }  // namespace tensorlane::datagram

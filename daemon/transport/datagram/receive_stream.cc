@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace tensorlane::datagram {
 
@@ -17,6 +16,7 @@ Status ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> byte
     come_.add(gap);
     come_bytes_ += gap.length();
     TL_RETURN_IF_ERROR(place(gap, bytes.data() + (gap.begin - offset), sink));
+    TL_RETURN_IF_ERROR(place_held(sink));
   }
   return deliver(sink);
 }
@@ -35,10 +35,7 @@ Status ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSin
       placed = std::min(range.length(), header_.size() - inside);
       std::memcpy(header_.data() + inside, bytes, placed);
       header_bytes_ += placed;
-      if (header_bytes_ == header_.size()) {
-        TL_RETURN_IF_ERROR(begin_frame(sink));
-        TL_RETURN_IF_ERROR(place_held(sink));
-      }
+      if (header_bytes_ == header_.size()) TL_RETURN_IF_ERROR(begin_frame(sink));
     } else {
       const auto found =
           std::ranges::upper_bound(frames_, range.begin, {}, [](const Frame& f) { return f.payload.end; });
@@ -68,30 +65,19 @@ Status ReceiveStream::begin_frame(ports::FrameSink& sink) {
 }
 
 void ReceiveStream::hold(Range range, const std::byte* bytes) {
-  Held held{range, {}};
-  if (!spare_.empty()) {
-    held.bytes = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  held.bytes.assign(bytes, bytes + range.length());
+  held_.emplace(range.begin, std::vector<std::byte>(bytes, bytes + range.length()));
   held_bytes_ += range.length();
-  held_.push_back(std::move(held));
 }
 
-// A header has come: what was held behind it may have a place now. place() comes back here for each further header.
+// Headers have come: what was held behind them may have a place now, and may bring further ones.
 Status ReceiveStream::place_held(ports::FrameSink& sink) {
-  for (;;) {
-    const auto reaches = [&](const Held& held) { return held.range.begin < header_at_ + header_.size(); };
-    const auto found = std::ranges::find_if(held_, reaches);
-    if (found == held_.end()) return {};
-    Held held = std::move(*found);
-    if (found != held_.end() - 1) *found = std::move(held_.back());
-    held_.pop_back();
-    held_bytes_ -= held.range.length();
-    const Status placed = place(held.range, held.bytes.data(), sink);
-    spare_.push_back(std::move(held.bytes));
-    TL_RETURN_IF_ERROR(placed);
+  while (!held_.empty() && held_.begin()->first < header_at_ + header_.size()) {
+    const auto held = held_.extract(held_.begin());
+    const Range range{held.key(), held.key() + held.mapped().size()};
+    held_bytes_ -= range.length();
+    TL_RETURN_IF_ERROR(place(range, held.mapped().data(), sink));
   }
+  return {};
 }
 
 Status ReceiveStream::deliver(ports::FrameSink& sink) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -39,10 +40,6 @@ class ReceiveStream {
     std::span<std::byte> landing;
     bool dropped = false;
   };
-  struct Held {
-    Range range;
-    std::vector<std::byte> bytes;
-  };
 
   Status place(Range range, const std::byte* bytes, ports::FrameSink& sink);
   Status place_held(ports::FrameSink& sink);
@@ -57,8 +54,7 @@ class ReceiveStream {
   std::uint64_t header_at_ = 0;
   std::array<std::byte, protocol::kFrameHeaderBytes> header_{};
   std::size_t header_bytes_ = 0;
-  std::vector<Held> held_;
-  std::vector<std::vector<std::byte>> spare_;  // memory of pieces that were held
+  std::map<std::uint64_t, std::vector<std::byte>> held_;  // by where they begin
   std::size_t held_bytes_ = 0;
 };
 

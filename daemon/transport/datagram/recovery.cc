@@ -35,9 +35,9 @@ Duration RoundTrips::patience() const {
 void Recovery::Outcome::clear() {
   acked.clear();
   lost.clear();
-  packets_lost = 0;
+  packets_lost = packets_acked = 0;
   bytes_acked = 0;
-  largest_is_new = false;
+  probe.reset();
 }
 
 Recovery::Recovery(std::size_t capacity) : packets_(capacity) {
@@ -50,7 +50,7 @@ void Recovery::sent(Time now, Range piece) {
   ++next_;
   ++used_;
   bytes_in_flight_ += piece.length();
-  last_sent_ = now;
+  last_moved_ = now;
 }
 
 void Recovery::take(std::uint64_t number, std::vector<Range>* into) {
@@ -76,10 +76,7 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
   outcome->clear();
   const std::uint64_t largest = come.front().end - 1;
   if (largest >= next_) return false;
-  if (!largest_ || largest > *largest_) {
-    largest_ = largest;
-    outcome->largest_is_new = true;
-  }
+  if (!largest_ || largest > *largest_) largest_ = largest;
   const bool times = largest >= first_ && packet(largest).state == State::kOnItsWay;
   if (times) round_trips->add(now - packet(largest).at, peer_delay);
   for (const Range& range : come) {
@@ -87,8 +84,10 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
     for (std::uint64_t number = known.begin; number < known.end; ++number) {
       if (packet(number).state != State::kOnItsWay) continue;
       outcome->bytes_acked += packet(number).piece.length();
+      ++outcome->packets_acked;
       take(number, &outcome->acked);
       timeouts_ = 0;
+      last_moved_ = now;
     }
   }
   find_lost(now, *round_trips, outcome);
@@ -117,7 +116,7 @@ std::optional<Time> Recovery::deadline(const RoundTrips& round_trips) const {
     if (packet(number).state == State::kOnItsWay) return packet(number).at + round_trips.patience();
   for (std::uint64_t number = first_; number < next_; ++number)
     if (packet(number).state == State::kOnItsWay)
-      return last_sent_ + round_trips.timeout() * (std::int64_t{1} << std::min(timeouts_, kMostBackoff));
+      return last_moved_ + round_trips.timeout() * (std::int64_t{1} << std::min(timeouts_, kMostBackoff));
   return std::nullopt;
 }
 
@@ -127,13 +126,11 @@ void Recovery::on_time(Time now, const RoundTrips& round_trips, Outcome* outcome
   if (!due || now < *due) return;
   find_lost(now, round_trips, outcome);
   if (outcome->packets_lost == 0) {
-    for (std::uint64_t number = first_; number < next_; ++number) {
-      if (packet(number).state != State::kOnItsWay) continue;
-      lose(number, outcome);
-      break;
-    }
+    // first_ is on its way, or retire() would have passed it.
+    outcome->probe = packet(first_).piece;
+    if (full()) lose(first_, outcome);
     ++timeouts_;
-    last_sent_ = now;
+    last_moved_ = now;
   }
   retire();
 }

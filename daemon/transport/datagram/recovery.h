@@ -47,9 +47,11 @@ class Recovery {
 
   struct Outcome {
     std::vector<Range> acked, lost;  // pieces of the stream; reused from call to call
-    std::size_t packets_lost = 0;
+    std::size_t packets_lost = 0, packets_acked = 0;
     std::uint64_t bytes_acked = 0;
-    bool largest_is_new = false;
+    // After silence: this piece, which may be empty, is to go once more, so that a copy asks for an answer. It is not
+    // taken for lost.
+    std::optional<Range> probe;
     void clear();
   };
   // `come` are ranges of packet numbers, the highest first, and at least one. False, and nothing changes: there is one
@@ -58,11 +60,14 @@ class Recovery {
                                  Outcome* outcome);
   // When on_time() has something to do; nothing is on its way: never.
   std::optional<Time> deadline(const RoundTrips& round_trips) const;
-  // Packets that have been overtaken for too long are lost; where none has been, and for longer than the time-out
-  // nothing was heard, the oldest is, so that a copy asks for an answer (section 6.2).
+  // Packets that have been overtaken for too long are lost. Where none has been, and for longer than the time-out
+  // nothing was sent or heard, the oldest is probed with (section 6.2); only where there is no room for another is it
+  // given up.
   void on_time(Time now, const RoundTrips& round_trips, Outcome* outcome);
 
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  // Nothing is on its way.
+  bool idle() const { return used_ == 0; }
   // How many time-outs have followed each other.
   unsigned timeouts() const { return timeouts_; }
 
@@ -89,7 +94,7 @@ class Recovery {
   std::uint64_t first_ = 0, next_ = 0;
   std::optional<std::uint64_t> largest_;  // that is acknowledged
   std::uint64_t bytes_in_flight_ = 0;
-  Time last_sent_;
+  Time last_moved_;  // when something was sent or heard last
   unsigned timeouts_ = 0;
 };
 

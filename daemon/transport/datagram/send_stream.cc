@@ -17,7 +17,9 @@ void SendStream::push(const protocol::FrameHeader& header, std::span<const std::
   added.begin = end_;
   added.payload = payload;
   added.token = token;
-  protocol::encode_frame(header, added.header);
+  protocol::FrameHeader own = header;
+  own.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  protocol::encode_frame(own, added.header);
   end_ = added.end();
   ++count_;
 }

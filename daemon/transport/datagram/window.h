@@ -37,8 +37,6 @@ class Window {
     arrived_ = marked_ = lost_ = 0;
     round_ends_ = now + round_trip;
   }
-  // Nothing has been heard for a time-out: a packet at a time, until something is.
-  void note_silence() { size_ = 2 * packet_; }
 
  private:
   double most_, packet_, size_;

@@ -87,6 +87,7 @@ void Path::restart() {
     config.local = static_cast<std::uint32_t>(10 + i);
     config.remote = static_cast<std::uint32_t>(11 - i);
     config.classes = options_.classes;
+    config.unasked = options_.credits.unasked;
     config.level = options_.level;
     if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
     config.send_secret = keys[i];
