@@ -2,7 +2,9 @@
 // hosts begin anew. Whatever happens every frame comes, once, in order and as it was sent, and nothing stands still.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +12,7 @@
 #include <string>
 
 #include <sodium.h>
+#include <unistd.h>
 
 #include "tests/simulation/datagram/path.h"
 
@@ -68,7 +71,9 @@ class Run {
     options.config.frames = 1 + random_() % 64;
     options.config.packets = 8 + random_() % 500;
     options.credits.unasked = Bytes(1 + random_() % 20'000);
-    options.credits.window = Bytes(20'000 + random_() % 500'000);
+    options.credits.window = Bytes(2'000 + random_() % (random_() % 2 == 0 ? 20'000 : 500'000));
+    options.credits.quantum = Bytes(500 + random_() % 16'000);
+    options.credits.gives_up = microseconds(500 + static_cast<std::int64_t>(random_() % 5000));
     return options;
   }
 
@@ -136,6 +141,25 @@ class Run {
 }  // namespace
 }  // namespace tensorlane::datagram
 
+namespace {
+
+// The seed that runs, for the handler below.
+volatile std::uint64_t running_seed = 0;
+
+// An assertion, or a fault, ends the process; say at least which seed it was.
+void on_abort(int) {
+  char text[160];
+  const int length = std::snprintf(
+      text, sizeof text,
+      "tensorlane: error: the program failed: seed %llu: replay with datagram-swarm --seeds 1 --seed %llu\n",
+      static_cast<unsigned long long>(running_seed), static_cast<unsigned long long>(running_seed));
+  const auto written = ::write(STDERR_FILENO, text, static_cast<std::size_t>(length));
+  (void)written;
+  std::_Exit(1);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   CLI::App app("Runs two hosts' associations under a seed.\nExample:\n  datagram-swarm --seeds 500");
   std::uint64_t first = 1, seeds = 500;
@@ -147,8 +171,10 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "Write the report to this file");
   CLI11_PARSE(app, argc, argv);
   if (sodium_init() < 0) return 2;
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS}) std::signal(number, on_abort);
   nlohmann::json failed = nlohmann::json::array();
   for (std::uint64_t seed = first; seed < first + seeds && (failed.empty() || !stop); ++seed) {
+    running_seed = seed;
     const auto finding = tensorlane::datagram::Run(seed).run();
     if (!finding) continue;
     failed.push_back({{"seed", seed}, {"checker", finding->checker}, {"message", finding->message}});

@@ -18,7 +18,7 @@ def run(swarm: str, first: int, seeds: int, report: pathlib.Path, crash: bool) -
     sys.stderr.write(done.stderr)
     if done.returncode != 1:
         raise SystemExit(f"the mutant lives: exit status {done.returncode} of {' '.join(command)}")
-    failed = json.loads(report.read_text() or "{}").get("failed")
+    failed = json.loads((report.read_text() if report.exists() else "") or "{}").get("failed")
     ended = re.search(r"the program failed: seed (\d+)", done.stderr)
     if not failed and ended and crash:
         return {"checker": "crash", "seed": int(ended[1]), "message": "an assertion, or a fault"}
