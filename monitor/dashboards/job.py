@@ -79,29 +79,24 @@ def traffic():
     return [
         graph(
             "Sent by class", "Payload of the job by the class that it went in. Good: no holes while it runs, and little that is urgent.", "Bps",
-            Query(f"sum by (class) ({rate(SENT, MINE_IN)})", "{{class}}"), width=6, stacked=True,
+            Query(f"sum by (class) ({rate(SENT, MINE_IN)})", "{{class}}"), width=8, stacked=True,
         ),
         graph(
             "Received by class", "Payload that came for the job, by class. Good: as much as is sent, all hosts together.", "Bps",
-            Query(f"sum by (class) ({rate(RECEIVED, MINE_IN)})", "{{class}}"), width=6, stacked=True,
+            Query(f"sum by (class) ({rate(RECEIVED, MINE_IN)})", "{{class}}"), width=8, stacked=True,
         ),
         graph(
-            "Demoted share by class",
-            "Of what belongs to a class, the part that went in a lower one because the job's limit was used up. Good: 0, or below what you grant.",
+            "Shares by class",
+            "Demoted: of what belongs to a class, the part that went in a lower one because the job's limit was used up. Good: 0, or below what you grant. Met bulk: of "
+            "what goes in a class, the part that went while a less urgent class had something to send on the same NIC, whosever that is: what the order inside hosts acts "
+            "on. What meets in switches, and what is on its way already, is not in it.",
             "percentunit",
             Query(
                 f"sum by (class) ({rate(DEMOTED, MINE_IN)}) / clamp_min(sum by (class) ({rate(DEMOTED, MINE_IN)}) + sum by (class) ({rate(SENT, MINE_IN)}), 1)",
-                "{{class}}",
+                "{{class}} demoted",
             ),
-            width=6,
-        ),
-        graph(
-            "Share that met bulk",
-            "Of what the job sends in a class, the part that went while a less urgent class had something to send on the same NIC, whosever that is. It is "
-            "what the order inside hosts acts on; what meets in switches, and what is on its way already, is not in it. Good: high for urgent classes.",
-            "percentunit",
-            Query(f"sum by (class) ({rate(MET, MINE_IN)}) / clamp_min(sum by (class) ({rate(SENT, MINE_IN)}), 1)", "{{class}}"),
-            width=6,
+            Query(f"sum by (class) ({rate(MET, MINE_IN)}) / clamp_min(sum by (class) ({rate(SENT, MINE_IN)}), 1)", "{{class}} met bulk"),
+            width=8,
         ),
     ]
 

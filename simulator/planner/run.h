@@ -55,7 +55,8 @@ struct RunOutcome {
 };
 
 // Jobs are of as many classes, with or without urgency alike. kInvalidArgument and kResourceExhausted as of
-// Engine::extend_plan(); kInternal when the run ends before all iterations have; kResourceExhausted also after most_events.
+// Engine::extend_plan(); kInternal when the run ends before all iterations have; kResourceExhausted also after
+// most_events.
 Result<RunOutcome> simulate(const RunOptions& options, const std::vector<JobRun>& jobs);
 
 }  // namespace tensorlane::simulator
