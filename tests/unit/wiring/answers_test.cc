@@ -2,14 +2,21 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "common/probe/exchange.h"
+#include "common/probe/socket.h"
 #include "daemon/wiring/job_report.h"
 #include "daemon/wiring/probing.h"
 
@@ -80,6 +87,55 @@ TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
   ASSERT_EQ(own["classes"].size(), 3u);
   EXPECT_EQ(own["classes"][1], (json{{"name", "urgent"}, {"dscp", 43}, {"pcp", 5}, {"lossless", true}}));
   EXPECT_THAT(*lines, HasSubstr("rubbish"));
+}
+
+// A lane hands connections over while sessions begin and end, and while the program goes.
+TEST_F(AnswersTest, BurstsGoToTheProgramAsLongAsThereIsOne) {
+  const std::string program = folder_ / "tensorlane-probe";
+  std::ofstream(program) << "#!/bin/sh\nwhile read line; do case \"$line\" in *go*) exit;; esac; echo '{\"kind\": "
+                            "\"done\"}'; done\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  ports::ProbeTokens tokens;
+  Probing probing({program, [] { return false; }, &tokens, fabric::ClassTable()});
+  const ports::Answerer answerer = [&](const ports::Question& question, ports::Answered done) {
+    probing.answer(question, std::move(done));
+  };
+  ports::ProbeTokens::Token token{};
+  token.fill(0x11);
+  using Handed = ports::ProbeTokens::Handed;
+  std::array<std::atomic<std::uint64_t>, 3> seen{};
+  std::atomic<bool> stops = false;
+  const probe::Socket some(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  std::thread lane([&] {
+    const std::array<std::byte, sizeof(probe::Hello)> hello{};
+    while (!stops) {
+      ++seen[static_cast<std::size_t>(tokens.hand_over(token, Time(0), some.fd(), hello))];
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  // Until one more has been handed over with that outcome.
+  const auto wait_for = [&](Handed outcome) {
+    const auto& count = seen[static_cast<std::size_t>(outcome)];
+    const std::uint64_t before = count;
+    for (int tries = 0; tries < 5000 && count == before; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_GT(count, before) << static_cast<int>(outcome);
+  };
+  const json listen{{"do", "listen"}, {"token", std::string(32, '1')}};
+  for (int round = 0; round < 5; ++round) {
+    const std::string session = "s" + std::to_string(round);
+    wait_for(Handed::kUnknown);
+    EXPECT_TRUE(said(answerer, {{"session", session}, {"commands", {listen}}}).ok());
+    wait_for(Handed::kTaken);
+    if (round % 2 == 0) {
+      EXPECT_FALSE(said(answerer, {{"session", session}, {"commands", {json{{"do", "go"}}}}}).ok());
+      wait_for(Handed::kNobody);
+    }
+    EXPECT_TRUE(said(answerer, {{"session", session}, {"end", true}}).ok());
+  }
+  stops = true;
+  lane.join();
+  EXPECT_EQ(tokens.answered(), seen[static_cast<std::size_t>(Handed::kTaken)]);
 }
 
 TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
