@@ -48,36 +48,29 @@ void read_first_packet(int connection, Answer* answer) {
   }
 }
 
-bool hand_over(int channel, int connection, const Hello& hello) {
-  Hello said = hello;
-  iovec part{&said, sizeof said};
+namespace {
+
+// A hello with room for a descriptor beside it, as it goes over a channel.
+struct Handed {
+  explicit Handed(Hello* hello) : part{hello, sizeof *hello} {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  Handed(const Handed&) = delete;
+  Handed& operator=(const Handed&) = delete;
+
+  iovec part;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &connection, sizeof connection);
-  return ::sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof said);
-}
-
-namespace {
+};
 
 // What hand_over() gave: an invalid socket where nothing came with the hello. 0: the other end is gone.
 ssize_t receive_handed(int channel, Socket* socket, Hello* hello) {
-  iovec part{hello, sizeof *hello};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  Handed handed(hello);
+  const ssize_t got = ::recvmsg(channel, &handed.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&handed.message) : nullptr;
   if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int))) return got;
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
@@ -86,6 +79,17 @@ ssize_t receive_handed(int channel, Socket* socket, Hello* hello) {
 }
 
 }  // namespace
+
+bool hand_over(int channel, int connection, const Hello& hello) {
+  Hello said = hello;
+  Handed handed(&said);
+  cmsghdr* rights = CMSG_FIRSTHDR(&handed.message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &connection, sizeof connection);
+  return ::sendmsg(channel, &handed.message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof said);
+}
 
 struct Answerer::Connection {
   Socket socket;

@@ -49,12 +49,8 @@ class ProbeTokens {
     if (right != nullptr) count(*right);
     return right != nullptr;
   }
-  // One that is to be taken over: an answer more where it is.
-  enum class Handed : std::uint8_t {
-    kTaken,
-    kUnknown,
-    kNobody
-  };  // kNobody: the token is known, and nobody takes it now
+  // One that is to be taken over: an answer more where it is. kNobody: the token is known, and nobody takes it now.
+  enum class Handed : std::uint8_t { kTaken, kUnknown, kNobody };
   Handed hand_over(const Token& token, Time now, int socket, std::span<const std::byte> hello) {
     const std::lock_guard lock(mutex_);
     Right* const right = find(token, now);

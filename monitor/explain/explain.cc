@@ -49,6 +49,10 @@ std::vector<Finding> merge(const std::vector<Finding>& findings) {
 
 }  // namespace
 
+std::string rank_name(std::uint32_t rank, const std::string& host) {
+  return fmt::format("rank {} on host {}", rank, host);
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   const std::size_t middle = (values.size() - 1) / 2;

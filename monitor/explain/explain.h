@@ -62,6 +62,11 @@ struct RankLag {
   double computing = 0;  // of an iteration that it is not blocked in waits
 };
 
+// As findings call it: "rank 3 on host gpu04".
+std::string rank_name(std::uint32_t rank, const std::string& host);
+// The lower one of two in the middle; 0 of none.
+double median(std::vector<double> values);
+
 struct Explanation {
   double iteration = 0;           // seconds
   double iterations = 0;          // that were seen

@@ -30,9 +30,6 @@ struct Job {
   double median_of(std::optional<double> RankShare::*what) const;
 };
 
-// The lower one of two in the middle; 0 of none.
-double median(std::vector<double> values);
-
 Job join_hosts(const std::vector<HostTimes>& hosts);
 
 void find_slow_ranks(const Job& job, std::vector<Finding>* findings);

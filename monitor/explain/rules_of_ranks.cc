@@ -11,7 +11,7 @@ namespace {
 constexpr double kShortOfCpu = 0.15;  // of the time
 
 std::string name_of(const RankShare& rank) {
-  return fmt::format("rank {} on host {}", rank.times->rank, rank.host->host);
+  return rank_name(rank.times->rank, rank.host->host);
 }
 
 // What a rank does longer than the median rank: the longest part of it.

@@ -1,7 +1,5 @@
 #include "monitor/remedies/predict.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -193,7 +191,7 @@ Scene scene_of(const Explanation& all) {
 double computing_without(const Finding& finding, const Explanation& all, double usual) {
   double longest = 0;
   for (const RankLag& rank : all.ranks) {
-    const std::string name = fmt::format("rank {} on host {}", rank.rank, rank.host);
+    const std::string name = explain::rank_name(rank.rank, rank.host);
     const bool named = std::ranges::find(finding.places, name) != finding.places.end();
     const double less = std::max(rank.computing - finding.seconds, std::min(usual, rank.computing));
     longest = std::max(longest, named ? less : rank.computing);
@@ -204,10 +202,7 @@ double computing_without(const Finding& finding, const Explanation& all, double 
 double usual_computing(const Explanation& all) {
   std::vector<double> times;
   for (const RankLag& rank : all.ranks) times.push_back(rank.computing);
-  if (times.empty()) return 0;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>((times.size() - 1) / 2);
-  std::ranges::nth_element(times, middle);
-  return *middle;
+  return explain::median(std::move(times));
 }
 
 // The scene without the cause, and in words what is different; none where the planner does not know it.

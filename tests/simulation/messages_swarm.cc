@@ -3,12 +3,8 @@
 // Every request must come out once, every message arrive once, in order and with its bytes, and all credit come back.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
 #include <deque>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -16,6 +12,7 @@
 
 #include "daemon/engine/messages/messages.h"
 #include "simulator/clock/random.h"
+#include "tests/simulation/small_swarm.h"
 
 namespace tensorlane::engine {
 namespace {
@@ -444,27 +441,7 @@ std::optional<Finding> Run::run() {
 }  // namespace tensorlane::engine
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs hosts that send messages to each other under a seed.\nExample:\n  messages-swarm --seeds 500");
-  std::uint64_t first = 1, seeds = 500;
-  bool stop = false;
-  std::string json;
-  app.add_option("--seed", first, "The first seed");
-  app.add_option("--seeds", seeds, "How many seeds to run");
-  app.add_flag("--stop-at-first", stop, "End with the first failing seed");
-  app.add_option("--json", json, "Write the report to this file");
-  CLI11_PARSE(app, argc, argv);
-  nlohmann::json failed = nlohmann::json::array();
-  for (std::uint64_t seed = first; seed < first + seeds && (failed.empty() || !stop); ++seed) {
-    const auto finding = tensorlane::engine::Run(seed).run();
-    if (!finding) continue;
-    failed.push_back({{"seed", seed}, {"checker", finding->checker}, {"message", finding->message}});
-    std::fprintf(stderr,
-                 "tensorlane: error: checker '%s': seed %llu: replay with messages-swarm --seeds 1 --seed %llu: %s\n",
-                 finding->checker.c_str(), static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed),
-                 finding->message.c_str());
-  }
-  if (!json.empty())
-    std::ofstream(json) << nlohmann::json{{"seeds", seeds}, {"first", first}, {"failed", failed}}.dump(2);
-  std::printf("%llu seeds, %zu failed\n", static_cast<unsigned long long>(seeds), failed.size());
-  return failed.empty() ? 0 : 1;
+  return tensorlane::simulation::swarm_main(argc, argv, "messages-swarm",
+                                            "Runs hosts that send messages to each other under a seed.",
+                                            [](std::uint64_t seed) { return tensorlane::engine::Run(seed).run(); });
 }

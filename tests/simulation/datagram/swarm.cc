@@ -1,20 +1,14 @@
 // Associations under seeds: packets are lost, overtake each other, come twice and damaged, strangers add theirs, and
 // hosts begin anew. Whatever happens every frame comes, once, in order and as it was sent, and nothing stands still.
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
 
 #include <sodium.h>
-#include <unistd.h>
 
 #include "tests/simulation/datagram/path.h"
+#include "tests/simulation/small_swarm.h"
 
 namespace tensorlane::datagram {
 namespace {
@@ -141,50 +135,8 @@ class Run {
 }  // namespace
 }  // namespace tensorlane::datagram
 
-namespace {
-
-// The seed that runs, for the handler below.
-volatile std::uint64_t running_seed = 0;
-
-// An assertion, or a fault, ends the process; say at least which seed it was.
-void on_abort(int) {
-  char text[160];
-  const int length = std::snprintf(
-      text, sizeof text,
-      "tensorlane: error: the program failed: seed %llu: replay with datagram-swarm --seeds 1 --seed %llu\n",
-      static_cast<unsigned long long>(running_seed), static_cast<unsigned long long>(running_seed));
-  const auto written = ::write(STDERR_FILENO, text, static_cast<std::size_t>(length));
-  (void)written;
-  std::_Exit(1);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
-  CLI::App app("Runs two hosts' associations under a seed.\nExample:\n  datagram-swarm --seeds 500");
-  std::uint64_t first = 1, seeds = 500;
-  bool stop = false;
-  std::string json;
-  app.add_option("--seed", first, "The first seed");
-  app.add_option("--seeds", seeds, "How many seeds to run");
-  app.add_flag("--stop-at-first", stop, "End with the first failing seed");
-  app.add_option("--json", json, "Write the report to this file");
-  CLI11_PARSE(app, argc, argv);
   if (sodium_init() < 0) return 2;
-  for (const int number : {SIGABRT, SIGSEGV, SIGBUS}) std::signal(number, on_abort);
-  nlohmann::json failed = nlohmann::json::array();
-  for (std::uint64_t seed = first; seed < first + seeds && (failed.empty() || !stop); ++seed) {
-    running_seed = seed;
-    const auto finding = tensorlane::datagram::Run(seed).run();
-    if (!finding) continue;
-    failed.push_back({{"seed", seed}, {"checker", finding->checker}, {"message", finding->message}});
-    std::fprintf(stderr,
-                 "tensorlane: error: checker '%s': seed %llu: replay with datagram-swarm --seeds 1 --seed %llu: %s\n",
-                 finding->checker.c_str(), static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed),
-                 finding->message.c_str());
-  }
-  if (!json.empty())
-    std::ofstream(json) << nlohmann::json{{"seeds", seeds}, {"first", first}, {"failed", failed}}.dump(2);
-  std::printf("%llu seeds, %zu failed\n", static_cast<unsigned long long>(seeds), failed.size());
-  return failed.empty() ? 0 : 1;
+  return tensorlane::simulation::swarm_main(argc, argv, "datagram-swarm", "Runs two hosts' associations under a seed.",
+                                            [](std::uint64_t seed) { return tensorlane::datagram::Run(seed).run(); });
 }
