@@ -51,6 +51,7 @@ Status Association::nonsense(const std::string& what) {
 }
 
 void Association::send(Slot slot, const ports::Outgoing& operation) {
+  TL_ASSERT(channels_[slot].sink != nullptr);
   channels_[slot].sends.push(operation.header, operation.payload, operation.token);
 }
 

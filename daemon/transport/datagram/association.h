@@ -64,6 +64,7 @@ class Association {
   void attach(Slot slot, ports::FrameSink& sink) { channels_[slot].sink = &sink; }
 
   bool writable(Slot slot) const { return channels_[slot].sends.writable(); }
+  // Of a class that is attached and writable.
   void send(Slot slot, const ports::Outgoing& operation);
   // Bytes of the class that were given to send() and that the peer does not have.
   std::uint64_t outstanding(Slot slot) const { return channels_[slot].sends.end() - channels_[slot].sends.acked(); }
