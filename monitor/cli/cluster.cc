@@ -132,8 +132,11 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, pr
   }
   if (options.data_protection != DataProtection::kNone) fabric.data_protection = options.data_protection;
   const std::string name = options.name.empty() ? "run-" + random_hex(4) : options.name;
+  TL_ASSIGN_OR_RETURN(const std::string root, runtime_root());
+  remove_ended_runs(root);
   TL_ASSIGN_OR_RETURN(RuntimeDir runtime, make_runtime(name, std::move(fabric)));
-  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime), std::move(ports)));
+  TL_ASSIGN_OR_RETURN(RunLock lock, RunLock::hold(runtime.path));
+  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime), std::move(lock), std::move(ports)));
   cluster->job_ = name;
   cluster->secret_ = random_hex(16);
   cluster->lab_ = std::move(lab);

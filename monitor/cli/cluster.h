@@ -12,6 +12,7 @@
 #include "common/process/process.h"
 #include "monitor/cli/lab.h"
 #include "monitor/cli/local_fabric.h"
+#include "monitor/cli/run_lock.h"
 #include "monitor/cli/run_ports.h"
 
 namespace tensorlane::cli {
@@ -38,7 +39,8 @@ class Cluster {
  public:
   // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime,
   // open_lab and RunPorts::claim; a daemon that does not start is kUnavailable, or kInvalidArgument where it refused
-  // its configuration, with the end of its log as where; kInvalidArgument for a folder that cannot be made.
+  // its configuration, with the end of its log as where; kInvalidArgument for a folder that cannot be made. What killed
+  // runs have left is removed first.
   static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, process::Processes& processes);
   // Removes the runtime folder; the children belong to `processes`.
   ~Cluster();
@@ -74,8 +76,8 @@ class Cluster {
   std::string keep_logs() const;
 
  private:
-  Cluster(ClusterOptions options, RuntimeDir runtime, RunPorts ports)
-      : options_(std::move(options)), runtime_(std::move(runtime)), ports_(std::move(ports)) {}
+  Cluster(ClusterOptions options, RuntimeDir runtime, RunLock lock, RunPorts ports)
+      : options_(std::move(options)), runtime_(std::move(runtime)), lock_(std::move(lock)), ports_(std::move(ports)) {}
   const std::string& log_folder() const { return options_.log_folder.empty() ? runtime_.path : options_.log_folder; }
   Status start_daemon(const fabric::Host& host, process::Processes& processes);
   Status wait_ready(const fabric::Host& host, std::size_t child, process::Processes& processes) const;
@@ -83,6 +85,7 @@ class Cluster {
 
   ClusterOptions options_;
   RuntimeDir runtime_;
+  RunLock lock_;
   RunPorts ports_;
   std::string job_, secret_;
   std::vector<std::size_t> daemons_;

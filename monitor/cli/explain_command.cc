@@ -68,7 +68,13 @@ Result<Watched> watch(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(const Asked before, ask(args));
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "watching job '{}' for {} s ...\n", args.job, args.seconds);
   std::this_thread::sleep_for(std::chrono::duration<double>(args.seconds));
-  TL_ASSIGN_OR_RETURN(const Asked after, ask(args));
+  const Result<Asked> second = ask(args);
+  if (!second.ok() && second.status().code() == Code::kNotFound) {
+    return Status(Code::kUnavailable, "the job ended while it was watched", fmt::format("job '{}'", args.job),
+                  "watch one that goes on, or for less time (--seconds)");
+  }
+  TL_RETURN_IF_ERROR(second.status());
+  const Asked& after = *second;
   Watched watched;
   watched.silent = after.silent;
   for (const auto& [host, report] : after.reports) {

@@ -151,7 +151,11 @@ void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
                plan.contains("concurrent") ? fmt::format(" ({} at once)", plan["concurrent"].dump()) : "",
                plan.value("hash", "-"));
   }
-  for (const auto& late : job.value("late", nlohmann::json::array())) fmt::print("  late: {}\n", late.dump());
+  for (const auto& late : job.value("late", nlohmann::json::array())) {
+    fmt::print("  late: rank {} on host {} with {}: {:.1f} s, said {:.0f} s ago\n", late.value("rank", 0u),
+               late.value("host", "?"), late.value("what", "?"), late.value("seconds", 0.0),
+               late.value("reported_s_ago", 0.0));
+  }
   for (const auto& standing : job.value("standing", nlohmann::json::array())) {
     fmt::print("  {}: {}, {:.1f} s\n", standing.value("state", "?"), standing.value("what", "?"),
                standing.value("seconds", 0.0));

@@ -73,7 +73,9 @@ Saved::Host save_answer(const DaemonAnswer& answer, const std::string& path) {
 Status no_spans(const SaveOptions& options) {
   return {Code::kNotFound, fmt::format("there are no spans of the last {:.0f} s", to_seconds(options.last)),
           options.job.empty() ? options.socket : fmt::format("job '{}'", options.job),
-          "ask sooner after something was sent, as the user of the job or as root"};
+          options.job.empty() ? "ask sooner after something was sent, as the user of the job or as root"
+                              : "name a job that `tensorlane status` shows, or ask sooner after it sent something, as "
+                                "its user or as root"};
 }
 
 Result<Saved> save_one(const SaveOptions& options) {

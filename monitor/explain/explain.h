@@ -24,15 +24,17 @@ enum class Cause {
   kNoPriority,     // urgent packets wait as long as bulk: something on the path serves them in the order of arrival
   kLossyPath,      // packets between two hosts are lost
   kLimit,          // urgent bytes are demoted by the host's limit
+  kOrdering,       // all bytes are in one class: none of them goes before another in the network
   kSmallTensors,   // many small operations without batches
   kSmallWindow,    // the window of a class is less than the path holds
   kStaging,        // the receiver's staging is full
   kNetwork,        // waiting for the network, and nothing above explains it
 };
-inline constexpr std::array<std::string_view, 16> kCauseNames{
-    "computation",   "slow computing", "slow input", "no cpu",      "daemon without cpu", "full link",
-    "pattern",       "foreign bulk",   "slow link",  "no priority", "lossy path",         "limit",
-    "small tensors", "small window",   "staging",    "network"};
+inline constexpr std::array<std::string_view, 17> kCauseNames{
+    "computation", "slow computing", "slow input",   "no cpu",        "daemon without cpu",
+    "full link",   "pattern",        "foreign bulk", "slow link",     "no priority",
+    "lossy path",  "limit",          "ordering",     "small tensors", "small window",
+    "staging",     "network"};
 constexpr std::string_view cause_name(Cause cause) {
   return kCauseNames[static_cast<std::size_t>(cause)];
 }

@@ -124,6 +124,7 @@ Connection connection_of(Reader& in) {
   Connection connection;
   connection.peer = in.text("peer");
   connection.cls = in.text("class");
+  connection.rail = static_cast<std::size_t>(std::min(in.last("rail"), 255.0));
   connection.rtt = in.last("rtt_ns") * kNano;
   connection.min_rtt = in.last("min_rtt_ns") * kNano;
   connection.segments = in.grown("segments");

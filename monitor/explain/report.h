@@ -33,6 +33,7 @@ struct ClassTimes {
 
 struct Connection {
   std::string peer, cls;
+  std::size_t rail = 0;
   double rtt = 0, min_rtt = 0;  // the second report's
   double segments = 0, resent = 0;
   double acked_bytes = 0, busy = 0;

@@ -117,6 +117,10 @@ struct PathTimes {
   double queue() const { return connection->rtt - connection->min_rtt; }
   bool queued() const { return connection->rtt > kQueued * connection->min_rtt && queue() > kQueueSeconds; }
   double rate() const { return connection->busy > 0 ? connection->acked_bytes * 8 / connection->busy : 0; }
+  // Of the link, in bits/s; none where the fabric file does not say.
+  std::optional<double> speed() const {
+    return connection->rail < from->rails.size() ? from->rails[connection->rail].speed : std::nullopt;
+  }
 };
 
 std::vector<PathTimes> paths_of(const Job& job) {
@@ -145,10 +149,10 @@ std::map<Pair, std::vector<PathTimes>> by_pair(const std::vector<PathTimes>& pat
 std::optional<double> urgent_share(const Job& job, const std::vector<PathTimes>& classes) {
   const std::string& urgent = job.hosts->front().classes.front().name;
   for (const PathTimes& path : classes) {
-    const auto& rails = path.from->rails;
+    const std::optional<double> speed = path.speed();
     const bool long_enough = path.connection->busy > kBusy * path.from->seconds;
-    if (path.connection->cls != urgent || !long_enough || rails.empty() || !rails.front().speed) continue;
-    return path.rate() / *rails.front().speed;
+    if (path.connection->cls != urgent || !long_enough || !speed) continue;
+    return path.rate() / *speed;
   }
   return std::nullopt;
 }
@@ -230,12 +234,41 @@ void find_small_tensors(const Job& job, double fullest, std::vector<Finding>* fi
        "set batch: auto in daemon.yaml of the host of rank 0"});
 }
 
+// What the network holds up is all of one class, so that nothing of it can overtake the rest. At most the computation
+// that runs meanwhile hides it.
+void find_ordering(const Job& job, std::vector<Finding>* findings) {
+  constexpr double kAlike = 0.98, kFew = 4;
+  const HostTimes& first = job.hosts->front();
+  double operations = 0, all = 0, demoted = 0;
+  for (const ClassTimes& cls : first.classes) operations += cls.operations / first.iterations;
+  std::map<std::string, double> bytes;
+  for (const HostTimes& host : *job.hosts) {
+    for (const ClassTimes& cls : host.classes) {
+      bytes[cls.name] += cls.sent_bytes;
+      all += cls.sent_bytes;
+      demoted += cls.demoted_bytes;
+    }
+  }
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& cls) { return cls.second; });
+  const double hidden = std::min(job.exposed, job.iteration - job.exposed);
+  if (bytes.size() < 2 || demoted > 0 || operations < kFew || !job.worth(hidden)) return;
+  if (most->second < kAlike * all) return;
+  findings->push_back(
+      {Cause::kOrdering, Confidence::kPossible, hidden, "the job's tensors",
+       fmt::format("{:.0f} % of its bytes, in {:.0f} operations of an iteration, are in class {}: to the network they "
+                   "are alike",
+                   100 * most->second / all, operations, most->first),
+       "let tensors that are needed first be more urgent (the program's priorities, or urgency: observed in "
+       "daemon.yaml "
+       "of all hosts), with thresholds between them (search_thresholds)"});
+}
+
 // A class waits for its window, its connections have no queue, and are slow.
 void find_small_windows(const Job& job, const std::vector<PathTimes>& paths, std::vector<Finding>* findings) {
   for (const PathTimes& path : paths) {
     const std::vector<ClassTimes>& classes = path.from->classes;
     const auto cls = std::ranges::find(classes, path.connection->cls, &ClassTimes::name);
-    const auto speed = path.from->rails.empty() ? std::nullopt : path.from->rails.front().speed;
+    const std::optional<double> speed = path.speed();
     if (cls == classes.end() || !speed || path.queued() || path.connection->busy < kBusy * path.from->seconds) continue;
     const double needed = *speed / 8 * path.connection->rtt;  // what the path holds
     const bool waits = cls->window_stalls > cls->sends && cls->sends > 0;
@@ -302,6 +335,7 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   const bool full = find_full_links(job, loads, findings);
   if (!full) find_slow_links(job, paths, findings);
   if (!full) find_small_windows(job, paths, findings);
+  if (full) find_ordering(job, findings);
   find_small_tensors(job, fullest, findings);
   find_staging(job, findings);
   if (findings->size() > before) return;

@@ -38,6 +38,7 @@ struct Scene {
   double slow_link = 1;  // of one host's link, the same
   double foreign = 0;    // of every link, what others send
   bool honoured = true;  // the classes, by switches
+  bool ordered = true;   // the tensors, by when they are needed
   bool batches = false;
 };
 
@@ -159,8 +160,12 @@ class Planner {
     request.ranks_per_host = static_cast<std::uint32_t>(ranks_);
     request.congestion.foreign_load = std::min(scene.foreign, kMostForeign);
     request.most_events = kMostEvents;
-    const simulator::Policy policy{.name = scene.honoured ? "network" : "endhost",
-                                   .thresholds = thresholds_of(groups_, request.workload.layers.size()),
+    std::vector<double> thresholds = thresholds_of(groups_, request.workload.layers.size());
+    if (scene.ordered && thresholds.empty()) thresholds = {0.5};
+    const simulator::Policy policy{.name = !scene.ordered   ? "sliced"
+                                           : scene.honoured ? "network"
+                                                            : "endhost",
+                                   .thresholds = std::move(thresholds),
                                    .slice_elements = engine::default_slice_elements(Dtype::kFloat32, rate),
                                    .batch = scene.batches ? simulator::network_model(request).threshold() : Bytes()};
     std::uint64_t events = 0;
@@ -182,6 +187,7 @@ Scene scene_of(const Explanation& all) {
     if (finding.cause == Cause::kSlowLink) scene.slow_link = std::clamp(finding.amount, 0.01, 1.0);
     if (finding.cause == Cause::kForeignBulk) scene.foreign = std::max(scene.foreign, finding.amount);
     if (finding.cause == Cause::kNoPriority) scene.honoured = false;
+    if (finding.cause == Cause::kOrdering) scene.ordered = false;
   }
   return scene;
 }
@@ -232,6 +238,9 @@ std::optional<std::pair<Scene, const char*>> without(const Finding& finding, con
     case Cause::kNoPriority:
       scene.honoured = true;
       return std::pair(scene, "a network that honours the classes");
+    case Cause::kOrdering:
+      scene.ordered = true;
+      return std::pair(scene, "tensors in the order in which they are needed, in two classes");
     case Cause::kSmallTensors:
       scene.batches = true;
       return std::pair(scene, "batches");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -92,6 +93,20 @@ void draw(Screen& screen, double age) {
   refresh();
 }
 
+// While it lives, Ctrl-C sets `seen`, and ends the screen as q does; curses would end the process with status 1.
+class Interrupt {
+ public:
+  Interrupt() : before_(std::signal(SIGINT, [](int) { seen = 1; })) { seen = 0; }
+  ~Interrupt() { std::signal(SIGINT, before_); }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+
+  static inline volatile std::sig_atomic_t seen = 0;
+
+ private:
+  void (*before_)(int);
+};
+
 }  // namespace
 
 bool has_terminal() {
@@ -100,6 +115,7 @@ bool has_terminal() {
 
 Status run_in_terminal(Screen& screen, const Show& show) {
   std::setlocale(LC_CTYPE, "");
+  const Interrupt interrupt;
   SCREEN* terminal = newterm(nullptr, stdout, stdin);
   if (terminal == nullptr) {
     const char* name = std::getenv("TERM");
@@ -120,7 +136,7 @@ Status run_in_terminal(Screen& screen, const Show& show) {
     init_pair(kWarnPair, COLOR_MAGENTA, -1);
   }
   int ticks = 0, key = 0;
-  for (bool stays = true; stays; ++ticks) {
+  for (bool stays = true; stays && Interrupt::seen == 0; ++ticks) {
     // Without news once a second, for the age of what is shown.
     if (show.refresh(screen) || key != ERR || ticks % kTicksOfAge == 0) draw(screen, show.age());
     key = getch();

@@ -106,6 +106,22 @@ def interrupted():
     assert ours == [f"tensorlane: stopped by signal 2 (Interrupt): job 'calm{os.getpid()}', its 2 ranks and 2 daemons"], said
 
 
+def killed():
+    """A run that is killed leaves its folder, with keys in it, until the next run begins; one that goes on keeps its own."""
+    name = f"dead{os.getpid()}"
+    child = subprocess.Popen([TENSORLANE, "run", "-n", "1", "--name", name, "--", "sh", "-c", "echo $TENSORLANE_SOCKET; exec sleep 60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    folder = os.path.dirname(child.stdout.readline())
+    assert os.path.basename(folder) == name, folder
+    run("-n", "1", "--", "true")
+    assert os.path.isdir(os.path.join(folder, "keys")), "a run has removed the folder of another one"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert os.path.isdir(os.path.join(folder, "keys")), "the test shows nothing: a killed run leaves no folder"
+    run("-n", "1", "--", "true")
+    assert not os.path.exists(folder), os.listdir(folder)
+
+
 class Several:
     """with Several(folder, ...) as runs: runs side by side, each with a program that works and then waits for the others."""
 

@@ -302,6 +302,48 @@ TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
   EXPECT_EQ(find(all, Cause::kSlowLink), nullptr) << text_of(all);
 }
 
+// All bytes are of one class, and the link is full of them.
+TEST(Explain, NamesAnOrderThatTheNetworkCannotSee) {
+  for (const bool alike : {true, false}) {
+    MadeUpJob job(4);
+    job.urgent = alike ? 0.005 : 0.03;
+    const Explanation all = explained(job);
+    const Finding* found = find(all, Cause::kOrdering);
+    ASSERT_EQ(found != nullptr, alike) << text_of(all);
+    if (!alike) continue;
+    EXPECT_EQ(found->confidence, Confidence::kPossible) << "counts do not say what is needed first";
+    EXPECT_THAT(found->evidence, HasSubstr("in class bulk"));
+    EXPECT_NEAR(found->seconds, 0.0105, 0.001) << "computation can hide no more";
+  }
+  MadeUpJob few(4), limited(4);
+  few.urgent = limited.urgent = 0;
+  few.operations = 1;  // in each class
+  EXPECT_EQ(find(explained(few), Cause::kOrdering), nullptr) << "there is nothing to order";
+  limited.urgent = 1;
+  for (MadeUpHost& host : limited.hosts) host.demoted = 0.999;
+  EXPECT_EQ(find(explained(limited), Cause::kOrdering), nullptr) << "the limit has made them alike";
+}
+
+// A path of the second rail is measured against that rail's link, though the first one is ten times as fast.
+TEST(Explain, ComparesAPathWithTheLinkOfItsOwnRail) {
+  MadeUpJob job(2);
+  job.communication *= 5;
+  std::vector<HostTimes> hosts;
+  for (auto& [before, after] : job.reports()) {
+    for (json* report : {&before, &after}) {
+      json idle = (*report)["rails"][0];
+      idle["nic"] = "eth1";
+      for (const char* key : {"sent_bytes", "received_bytes", "nic_sent_bytes", "nic_received_bytes"}) idle[key] = 0;
+      idle["bits_per_second"] = 10 * job.speed;
+      (*report)["rails"].insert((*report)["rails"].begin(), idle);
+      for (json& connection : (*report)["connections"]) connection["rail"] = 1;
+    }
+    hosts.push_back(difference(before, after).value());
+  }
+  const Explanation all = explain(hosts).value();
+  EXPECT_EQ(find(all, Cause::kSlowLink), nullptr) << text_of(all);
+}
+
 // The usual one of two is the faster one; and so where two of four are slow.
 TEST(Explain, NamesSlowRanksThatAreHalfOfAll) {
   for (const std::size_t count : {2, 4}) {

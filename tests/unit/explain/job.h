@@ -35,6 +35,7 @@ struct MadeUpJob {
   double seconds = 5, communication = 0.030;  // of an iteration in which all wait for the network
   double speed = 1e8;                         // of links, bits/s
   double bytes = 340'000;                     // that a host sends in an iteration: the link is full while it does
+  double urgent = 0.7;                        // of the bytes, the share of class urgent
   double operations = 6;                      // of an iteration, in each class
   double noise = 0;                           // each figure is up to so much larger or smaller, as a share
   double clock_off = 0;                       // of the second host, seconds
@@ -75,14 +76,14 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
   json classes = json::array(), connections = json::array();
   const std::string next = "h" + std::to_string((h + 1) % hosts.size());
   for (const char* name : {"urgent", "bulk"}) {
-    const bool urgent = std::string(name) == "urgent";
-    const MadeUpPath& path = urgent ? host.urgent : host.bulk;
-    const double share = urgent ? 0.7 : 0.3, sent = bytes * share * n;
+    const bool is_urgent = std::string(name) == "urgent";
+    const MadeUpPath& path = is_urgent ? host.urgent : host.bulk;
+    const double share = is_urgent ? urgent : 1 - urgent, sent = bytes * share * n;
     classes.push_back(
         {{"name", name},
-         {"sent_bytes", count(urgent ? sent * (1 - host.demoted) : sent + bytes * 0.7 * host.demoted * n)},
+         {"sent_bytes", count(is_urgent ? sent * (1 - host.demoted) : sent + bytes * urgent * host.demoted * n)},
          {"received_bytes", count(sent)},
-         {"demoted_bytes", count(urgent ? sent * host.demoted : 0)},
+         {"demoted_bytes", count(is_urgent ? sent * host.demoted : 0)},
          {"operations", count(operations * n)},
          {"completion_ns", ns(operations * n * communication)},
          {"sends", count(operations * 2 * n)},
