@@ -97,6 +97,10 @@ def check_terminal(daemons):
         os.kill(terminal.child.pid, signal.SIGTERM)
         terminal.end()
         expect(not terminal.other_screen and termios.tcgetattr(terminal.slave) == terminal.modes, "SIGTERM leaves the terminal in disorder")
+    with Terminal([TENSORLANE, "top", "--socket", daemons.socket("h0")], 80, 24) as terminal:
+        terminal.wait_for("host h0")
+        terminal.press("\x03")
+        expect(terminal.end() == 0 and not terminal.other_screen and termios.tcgetattr(terminal.slave) == terminal.modes, "Ctrl-C does not end it as q does")
     with Terminal([TENSORLANE, "top", "--socket", daemons.socket("h0")], 80, 24, {"TERM": "vt52"}) as terminal:
         terminal.press("q")
         expect(terminal.end() == 0 and not terminal.colours, "a terminal without colours gets some")

@@ -183,7 +183,7 @@ def first_ports(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
-        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ()), (interrupted, ()), (at_once, (folder,)), (first_ports, (folder,))):
+        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ()), (interrupted, ()), (killed, ()), (at_once, (folder,)), (first_ports, (folder,))):
             part(*arguments)
             print(f"{part.__name__}: as it must be", flush=True)
 
