@@ -158,6 +158,26 @@ def daemons_of_another_release(socket):
     print("good: another release")
 
 
+def jobs_that_end_or_stall(socket):
+    """`explain` of a job that ends while it is watched says that, and `status` says who is late in words."""
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        if len(asked) > 1:
+            return (2, "no job 'train' of yours is on this host")
+        return json.dumps({"host": "gpu0000", "answers": [{"host": "gpu0000", "text": json.dumps(report_of(0, 1))}]})
+
+    late = {"rank": 3, "host": "gpu0000", "what": "tensor 'w'", "seconds": 2.5, "reported_s_ago": 1.0}
+    status = json.dumps({"host": "gpu0000", "jobs": [{"name": "train", "id": JOB, "state": "running", "late": [late]}]})
+    with FakeDaemon(socket, lambda: status, ask):
+        done = subprocess.run([TENSORLANE, "explain", "train", "--seconds", "0.5", "--socket", socket], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1 and "the job ended while it was watched: job 'train'" in done.stderr and len(asked) == 2, done
+        done = subprocess.run([TENSORLANE, "status", "--socket", socket], capture_output=True, text=True, timeout=30)
+        assert "  late: rank 3 on host gpu0000 with tensor 'w': 2.5 s, said 1 s ago\n" in done.stdout, done
+    print("good: jobs that end or stall")
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="tl-top-") as folder:
         socket = os.path.join(folder, "daemon.sock")
@@ -169,6 +189,7 @@ def main():
         output_that_is_full(socket)
         daemons_that_hang(socket)
         daemons_of_another_release(socket)
+        jobs_that_end_or_stall(socket)
 
 
 if __name__ == "__main__":
