@@ -1,9 +1,10 @@
 """What watching costs: the time of an allreduce under daemons that keep spans, serve metrics that are read once a second, and probe each other's marks every second, beside
 daemons that do none of it. Both sets take turns, in pairs of blocks whose order is drawn from a seed; while one works, the processes of the other are stopped. Every sum is
-checked. A host's daemon and rank have a processor of their own, or the kernel's choice of where they run would be most of the difference. Prints the median of the pairs' ratios
-with an interval of 95 % (bootstrap). Standard library only.
+checked. A host's daemon and rank have a processor of their own, or the kernel's choice of where they run would be most of the difference. Daemons are started anew several times,
+because where their memory lies is luck that stays. Prints the median of the pairs' ratios, of the time of an operation and of the daemons' processor time, each with an interval of
+95 % (bootstrap over starts and pairs). Standard library only.
 
-    tests/bench/watching.py BUILD [--hosts N] [--pairs N] [--bytes N] [--operations N] [--seed N] [--json FILE]
+    tests/bench/watching.py BUILD [--hosts N] [--starts N] [--pairs N] [--bytes N] [--operations N] [--seed N] [--json FILE]
 """
 
 import argparse
@@ -58,25 +59,38 @@ def scraped(daemons):
     expect(pages and min(pages) > 1000, f"the metrics were not read: {pages}")
 
 
+def processor_seconds(daemons):
+    """Of all daemons' threads, by the scheduler."""
+    total = 0
+    for name in daemons.names:
+        for thread in os.listdir(f"/proc/{daemons.pid(name)}/task"):
+            with open(f"/proc/{daemons.pid(name)}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+    return total * 1e-9
+
+
 def block(daemons, job, options):
-    """Median seconds of an operation, of the slowest rank."""
+    """Median seconds of an operation, of the slowest rank; and the daemons' processor time of the block."""
+    before = processor_seconds(daemons)
     children = daemons.job(job, [f"{BUILD}/tests/message", "sum", str(options.bytes), str(options.operations), "0.5"])
     for host, child in enumerate(children):
         pin(child.pid, host)
     ranks = outputs(children, 120)
     expect(all(status == 0 for _, status in ranks), ranks)
     expect(len({text.split()[1] for text, _ in ranks}) == 1, f"unlike sums: {ranks}")
-    return max(float(text.split()[0]) for text, _ in ranks)
+    return max(float(text.split()[0]) for text, _ in ranks), processor_seconds(daemons) - before
 
 
-def interval(ratios, seed):
+def interval(starts, seed):
+    """Of the median of all pairs: whole starts are drawn, and pairs of each."""
     draw = random.Random(seed)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(SAMPLES))
+    medians = sorted(statistics.median(ratio for start in draw.choices(starts, k=len(starts)) for ratio in draw.choices(start, k=len(start))) for _ in range(SAMPLES))
     return medians[int(0.025 * SAMPLES)], medians[int(0.975 * SAMPLES)]
 
 
-def measure(watched, alone, options):
-    draw, ratios, times = random.Random(options.seed), [], {"watched": [], "alone": []}
+def measure(watched, alone, draw, options):
+    """Of each pair of blocks (the first one warms up): what each took."""
+    pairs = []
     for daemons in (watched, alone):
         for host, name in enumerate(daemons.names):
             pin(daemons.pid(name), host)
@@ -89,35 +103,50 @@ def measure(watched, alone, options):
             with scraped(daemons) if name == "watched" else contextlib.nullcontext():
                 took[name] = block(daemons, f"{name}{pair}", options)
             send(daemons, signal.SIGSTOP)
-        if pair == 0:
-            continue  # warms up
-        ratios.append(took["watched"] / took["alone"])
-        for name, seconds in took.items():
-            times[name].append(seconds)
-    return ratios, times
+        pairs.append(took)
+    return pairs[1:]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, default in (("--hosts", 2), ("--pairs", 40), ("--bytes", 1 << 20), ("--operations", 400), ("--seed", 1)):
-        parser.add_argument(option, type=int, default=default)
-    parser.add_argument("--json")
-    options = parser.parse_args(sys.argv[2:])
+def measure_once(draw, options):
     with Daemons(options.hosts, settings=WATCHED) as watched, Daemons(options.hosts, settings=ALONE, network=1, port=first_port() + 25) as alone:
         try:
-            ratios, times = measure(watched, alone, options)
+            pairs = measure(watched, alone, draw, options)
         finally:
             for daemons in (watched, alone):
                 send(daemons, signal.SIGCONT)
         expect(all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()), watched.status("h0")["marks"])
-    low, high = interval(ratios, options.seed)
-    ratio = statistics.median(ratios)
-    for name, seconds in times.items():
-        print(f"{name}: median {statistics.median(seconds) * 1e3:.3f} ms, p99 {sorted(seconds)[int(0.99 * len(seconds))] * 1e3:.3f} ms of {len(seconds)} blocks")
-    print(f"watched / alone: {ratio:.4f} ({low:.4f} to {high:.4f}), {len(ratios)} pairs")
+    return pairs
+
+
+def report(starts, options):
+    for name in ("watched", "alone"):
+        seconds = sorted(pair[name][0] for pairs in starts for pair in pairs)
+        print(f"{name}: median {statistics.median(seconds) * 1e3:.3f} ms, p99 {seconds[int(0.99 * len(seconds))] * 1e3:.3f} ms of {len(seconds)} blocks")
+    said = {}
+    for which, what in ((0, "time"), (1, "processor time of daemons")):
+        ratios = [[pair["watched"][which] / pair["alone"][which] for pair in pairs] for pairs in starts]
+        every = [ratio for start in ratios for ratio in start]
+        low, high = interval(ratios, options.seed)
+        print(f"{what}, watched / alone: {statistics.median(every):.4f} ({low:.4f} to {high:.4f}), {len(every)} pairs in {len(starts)} starts")
+        said[what] = {"ratio": statistics.median(every), "low": low, "high": high, "ratios": ratios}
+    return said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, default in (("--hosts", 2), ("--starts", 4), ("--pairs", 10), ("--bytes", 1 << 20), ("--operations", 400), ("--seed", 1)):
+        parser.add_argument(option, type=int, default=default)
+    parser.add_argument("--json")
+    options = parser.parse_args(sys.argv[2:])
+    draw, starts = random.Random(options.seed), []
+    for start in range(options.starts):
+        if sys.stderr.isatty():
+            print(f"start {start + 1} of {options.starts}", file=sys.stderr)
+        starts.append(measure_once(draw, options))
+    said = report(starts, options)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"ratio": ratio, "low": low, "high": high, "ratios": ratios, "times": times}, file)
+            json.dump(said, file)
 
 
 if __name__ == "__main__":
