@@ -30,9 +30,11 @@ std::map<std::string, std::string> must_be_alike(const DaemonConfig& config) {
   keys["daemon.yaml on_lost_flow"] = config.on_lost_flow == DaemonConfig::OnLostFlow::kResume ? "resume" : "abort";
   using Choice = DaemonConfig::Transport;
   // `auto` finds out what the other end has.
-  if (config.transport != Choice::kAuto)
-    keys["daemon.yaml transport"] = config.transport == Choice::kTcp ? "tcp" : "rdma";
-  if (config.transport != Choice::kTcp && config.self().addresses.contains("rdma")) {
+  if (config.transport != Choice::kAuto) keys["daemon.yaml transport"] = transport_name(config.transport);
+  const bool automatic = config.transport == Choice::kAuto;
+  if ((automatic || config.transport == Choice::kDpdk) && config.self().addresses.contains("dpdk"))
+    keys["daemon.yaml dpdk.port"] = fmt::format("{}", config.dpdk.port);
+  if ((automatic || config.transport == Choice::kRdma) && config.self().addresses.contains("rdma")) {
     keys["daemon.yaml rdma.queue_pairs"] = fmt::format("{}", config.rdma.queue_pairs);
     keys["daemon.yaml rdma.connect"] = config.rdma.connect_by_cm ? "cm" : "verbs";
   }

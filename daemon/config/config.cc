@@ -55,6 +55,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "control_rate",
                                                         "transport",
                                                         "rdma",
+                                                        "dpdk",
                                                         "on_lost_flow",
                                                         "search_thresholds",
                                                         "urgency",
@@ -107,6 +108,17 @@ Status optional_duration(const Mapping& map, std::string_view key, Duration* tar
 Result<Mapping> inner(const Mapping& map, std::string_view key, std::span<const std::string_view> keys) {
   if (!map.get(key).IsMap()) return map.wrong(key, "expected a mapping with " + fabric::join(keys));
   return Mapping::open(map.path(), map.get(key), fmt::format("'{}'", key), keys);
+}
+
+// A list of words.
+Result<std::vector<std::string>> texts(const Mapping& map, std::string_view key) {
+  TL_ASSIGN_OR_RETURN(const YAML::Node list, map.list(key));
+  std::vector<std::string> texts;
+  for (const YAML::Node& node : list) {
+    if (!node.IsScalar() || node.Scalar().empty()) return map.wrong(key, "expected a list of texts");
+    texts.push_back(node.Scalar());
+  }
+  return texts;
 }
 
 // A size of memory or of a file: `4` was meant to be GiB.
@@ -177,29 +189,7 @@ Status read_ordering(const Mapping& map, DaemonConfig* config) {
   return {};
 }
 
-Status read_transport(const Mapping& map, DaemonConfig* config) {
-  using Transport = DaemonConfig::Transport;
-  if (map.has("on_lost_flow")) {
-    TL_ASSIGN_OR_RETURN(const std::string text, map.text("on_lost_flow"));
-    if (text != "resume" && text != "abort") return map.wrong("on_lost_flow", "expected resume or abort");
-    config->on_lost_flow = text == "resume" ? DaemonConfig::OnLostFlow::kResume : DaemonConfig::OnLostFlow::kAbort;
-  }
-  if (map.has("transport")) {
-    TL_ASSIGN_OR_RETURN(const std::string text, map.text("transport"));
-    if (text != "tcp" && text != "rdma" && text != "auto") return map.wrong("transport", "expected tcp, rdma or auto");
-    config->transport = text == "tcp" ? Transport::kTcp : text == "rdma" ? Transport::kRdma : Transport::kAuto;
-  }
-  if (config->transport == Transport::kRdma && !config->self().addresses.contains("rdma")) {
-    return map.wrong("transport", fmt::format("expected an rdma address of host '{}' in {}: 'addresses: {{tcp: "
-                                              "ADDRESS, rdma: ADDRESS}}'",
-                                              config->host, config->fabric_path));
-  }
-  if (config->transport == Transport::kRdma && config->fabric.data_protection != DataProtection::kNone) {
-    return map.wrong("transport",
-                     fmt::format("expected tcp or auto, as RDMA cannot protect data and {} has "
-                                 "'data_protection: {}'; or leave that out on every host",
-                                 config->fabric_path, data_protection_name(config->fabric.data_protection)));
-  }
+Status read_rdma(const Mapping& map, DaemonConfig* config) {
   if (!map.has("rdma")) return {};
   constexpr std::array<std::string_view, 6> keys = {"device", "port", "gid_index", "queue_pairs", "connect", "retry"};
   TL_ASSIGN_OR_RETURN(const Mapping rdma, inner(map, "rdma", keys));
@@ -232,6 +222,72 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
     config->rdma.connect_by_cm = text == "cm";
   }
   return {};
+}
+
+// A list with a value for each rail, or nothing.
+Status read_by_rail(const Mapping& map, std::string_view key, const DaemonConfig& config,
+                    std::vector<std::string>* target) {
+  TL_RETURN_IF_ERROR(optional_value(map, key, target, [&](std::string_view k) { return texts(map, k); }));
+  if (target->empty() || target->size() == config.self().rails()) return {};
+  return map.wrong(
+      key, fmt::format("expected one for each of the {} rails of host '{}'", config.self().rails(), config.host));
+}
+
+Status read_dpdk(const Mapping& map, DaemonConfig* config) {
+  const bool wanted = config->transport == DaemonConfig::Transport::kDpdk;
+  if (!map.has("dpdk"))
+    return wanted ? map.wrong("transport", "expected 'dpdk: {devices: [...]}' beside it") : Status();
+  constexpr std::array<std::string_view, 7> keys = {"devices",    "networks", "gateways", "eal",
+                                                    "neighbours", "port",     "vlan"};
+  TL_ASSIGN_OR_RETURN(const Mapping dpdk, inner(map, "dpdk", keys));
+  DaemonConfig::Dpdk& target = config->dpdk;
+  TL_RETURN_IF_ERROR(read_by_rail(dpdk, "devices", *config, &target.devices));
+  if (target.devices.empty()) return dpdk.wrong("devices", "expected the devices of the rails");
+  TL_RETURN_IF_ERROR(read_by_rail(dpdk, "networks", *config, &target.networks));
+  TL_RETURN_IF_ERROR(read_by_rail(dpdk, "gateways", *config, &target.gateways));
+  if (!target.gateways.empty() && target.networks.empty())
+    return dpdk.wrong("gateways", "expected 'networks' beside them: what is outside of these goes there");
+  const auto list = [&dpdk](std::string_view key) { return texts(dpdk, key); };
+  TL_RETURN_IF_ERROR(optional_value(dpdk, "eal", &target.eal, list));
+  TL_RETURN_IF_ERROR(optional_value(dpdk, "neighbours", &target.neighbours, list));
+  std::uint64_t port = target.port, vlan = 0;
+  TL_RETURN_IF_ERROR(
+      optional_value(dpdk, "port", &port, [&](std::string_view key) { return dpdk.number(key, 1, 65535); }));
+  TL_RETURN_IF_ERROR(
+      optional_value(dpdk, "vlan", &vlan, [&](std::string_view key) { return dpdk.number(key, 0, 4094); }));
+  target.port = static_cast<std::uint16_t>(port);
+  if (dpdk.has("vlan")) target.vlan = static_cast<int>(vlan);
+  return {};
+}
+
+Status read_transport(const Mapping& map, DaemonConfig* config) {
+  using Transport = DaemonConfig::Transport;
+  if (map.has("on_lost_flow")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text("on_lost_flow"));
+    if (text != "resume" && text != "abort") return map.wrong("on_lost_flow", "expected resume or abort");
+    config->on_lost_flow = text == "resume" ? DaemonConfig::OnLostFlow::kResume : DaemonConfig::OnLostFlow::kAbort;
+  }
+  if (map.has("transport")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text("transport"));
+    const auto known = std::ranges::find(kTransportNames, text);
+    if (known == kTransportNames.end()) return map.wrong("transport", "expected tcp, rdma, dpdk or auto");
+    config->transport = static_cast<Transport>(known - kTransportNames.begin());
+  }
+  const std::string name(transport_name(config->transport));
+  const bool named = config->transport == Transport::kRdma || config->transport == Transport::kDpdk;
+  if (named && !config->self().addresses.contains(name)) {
+    return map.wrong("transport", fmt::format("expected an address for {} of host '{}' in {}: 'addresses: {{tcp: "
+                                              "ADDRESS, {}: ADDRESS}}'",
+                                              name, config->host, config->fabric_path, name));
+  }
+  if (config->transport == Transport::kRdma && config->fabric.data_protection != DataProtection::kNone) {
+    return map.wrong("transport",
+                     fmt::format("expected tcp or auto, as RDMA cannot protect data and {} has "
+                                 "'data_protection: {}'; or leave that out on every host",
+                                 config->fabric_path, data_protection_name(config->fabric.data_protection)));
+  }
+  TL_RETURN_IF_ERROR(read_rdma(map, config));
+  return read_dpdk(map, config);
 }
 
 Status read_users(const Mapping& map, std::vector<std::uint32_t>* users) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -61,7 +62,7 @@ struct DaemonConfig {
   // Of jobs that this host leads; ordering_concurrent: how many at once, for `concurrent`.
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t ordering_concurrent = 2;
-  enum class Transport : std::uint8_t { kTcp, kRdma, kAuto } transport = Transport::kAuto;
+  enum class Transport : std::uint8_t { kTcp, kRdma, kDpdk, kAuto } transport = Transport::kAuto;
   struct Rdma {
     std::string device;  // empty: the one that has this host's rdma address of the fabric
     std::uint8_t port = 1;
@@ -70,6 +71,15 @@ struct DaemonConfig {
     bool connect_by_cm = false;    // else by plain verbs; the same on all hosts
     Duration retry{};              // how long they send again before they are lost; 0: longer than `detection`
   } rdma;
+  struct Dpdk {
+    // By rail. Devices: a PCI address, or a virtual device as "net_af_packet0,iface=eth1". Networks and gateways may be
+    // left out: then every host is on the link.
+    std::vector<std::string> devices, networks, gateways;
+    std::vector<std::string> eal;         // arguments; empty: without huge pages and PCI where nothing asks for them
+    std::vector<std::string> neighbours;  // "ADDRESS MAC": not asked for on the link
+    std::uint16_t port = 7109;            // UDP; the same on all hosts
+    int vlan = -1;                        // of frames; 0: priority tags; negative: no tag
+  } dpdk;
   bool priorities = true;          // false: one class, order of arrival
   bool search_thresholds = false;  // jobs led from here search for the thresholds between classes; else the fabric's
   bool observe_order = false;      // urgency is the order in which ranks wait; else what tensors are registered with
@@ -114,5 +124,11 @@ struct DaemonConfig {
 // Reads daemon.yaml and the fabric file that it names. Errors: kInvalidArgument with FILE:LINE and what was expected,
 // as fabric::load.
 Result<DaemonConfig> load(const std::string& path);
+
+// As daemon.yaml has it: "dpdk".
+inline constexpr std::array<std::string_view, 4> kTransportNames{"tcp", "rdma", "dpdk", "auto"};
+constexpr std::string_view transport_name(DaemonConfig::Transport transport) {
+  return kTransportNames[static_cast<std::size_t>(transport)];
+}
 
 }  // namespace tensorlane::config

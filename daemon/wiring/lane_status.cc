@@ -9,15 +9,6 @@
 #include "daemon/wiring/lane_config.h"
 
 namespace tensorlane::wiring {
-namespace {
-
-const char* transport_name(config::DaemonConfig::Transport transport) {
-  using Choice = config::DaemonConfig::Transport;
-  return transport == Choice::kTcp ? "tcp" : transport == Choice::kRdma ? "rdma" : "auto";
-}
-
-}  // namespace
-
 nlohmann::json LaneStatus::read() const {
   const std::unique_ptr<const Metrics> now = parts_.metrics.sum();
   const Metrics& metrics = *now;
@@ -56,7 +47,7 @@ nlohmann::json LaneStatus::read() const {
   for (const ports::ClassMetrics& m : metrics.classes) sent += m.bytes_sent.value();
   return {{"transports", {{carrier(metrics), {{"bytes_sent", sent}}}}},
           {"lane",
-           {{"transport", transport_name(parts_.config.transport)},
+           {{"transport", config::transport_name(parts_.config.transport)},
             {"data_protection", data_protection_name(parts_.config.fabric.data_protection)},
             {"paths", path_status(metrics)},
             {"pattern", parts_.config.pattern ? protocol::pattern_name(*parts_.config.pattern) : "auto"},

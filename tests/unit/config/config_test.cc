@@ -115,13 +115,38 @@ TEST_F(ConfigTest, TheTransportIsChosenHere) {
   EXPECT_EQ(load_text(mine + "on_lost_flow: resume\nrdma: {retry: 3 s}\n")->rdma.retry, seconds(3));
   EXPECT_THAT(error("rdma: {retry: 3 s}\n"), ::testing::HasSubstr("expected 'on_lost_flow: resume' beside it"));
   EXPECT_THAT(error("on_lost_flow: resume\nrdma: {retry: 1 ms}\n"), ::testing::HasSubstr("expected at least 100 ms"));
-  EXPECT_THAT(error("transport: roce\n"), ::testing::HasSubstr("expected tcp, rdma or auto"));
+  EXPECT_THAT(error("transport: roce\n"), ::testing::HasSubstr("expected tcp, rdma, dpdk or auto"));
   EXPECT_THAT(error("transport: rdma\n"),
               ::testing::AllOf(::testing::HasSubstr("daemon.yaml:4"),
-                               ::testing::HasSubstr("expected an rdma address of host 'h0' in ")));
+                               ::testing::HasSubstr("expected an address for rdma of host 'h0' in ")));
   EXPECT_THAT(error("rdma: {queue_pairs: 17}\n"), ::testing::HasSubstr("queue_pairs"));
   EXPECT_THAT(error("rdma: {connect: rdma_cm}\n"), ::testing::HasSubstr("expected verbs or cm"));
   EXPECT_THAT(error("rdma: {devise: x}\n"), ::testing::HasSubstr("did you mean 'device'?"));
+}
+
+TEST_F(ConfigTest, DpdkHasADeviceForEachRail) {
+  const std::string mine = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
+  const auto dpdk = load_text(mine +
+                              "dpdk: {devices: ['net_af_packet0,iface=eth1'], networks: [10.1.0.0/24], gateways: "
+                              "[10.1.0.1], eal: [--no-huge], port: 7200, vlan: 0}\n");
+  ASSERT_TRUE(dpdk.ok()) << dpdk.status().to_string();
+  EXPECT_EQ(dpdk->dpdk.devices, std::vector<std::string>{"net_af_packet0,iface=eth1"});
+  EXPECT_EQ(dpdk->dpdk.networks, std::vector<std::string>{"10.1.0.0/24"});
+  EXPECT_EQ(dpdk->dpdk.gateways, std::vector<std::string>{"10.1.0.1"});
+  EXPECT_EQ(dpdk->dpdk.eal, std::vector<std::string>{"--no-huge"});
+  EXPECT_EQ(dpdk->dpdk.port, 7200);
+  EXPECT_EQ(dpdk->dpdk.vlan, 0);
+  EXPECT_LT(load_text(mine)->dpdk.vlan, 0);
+  for (const auto& [text, words] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"transport: dpdk\n", "expected an address for dpdk of host 'h0' in "},
+           {"dpdk: {devices: [a, b]}\n", "expected one for each of the 1 rails"},
+           {"dpdk: {port: 7200}\n", "expected the devices of the rails"},
+           {"dpdk: {devices: [a], gateways: [10.1.0.1]}\n", "expected 'networks' beside them"},
+           {"dpdk: {devices: [[a]]}\n", "expected a list of texts"},
+           {"dpdk: {devices: [a], vlan: 4095}\n", "vlan"},
+           {"dpdk: {devices: [a], prot: 1}\n", "did you mean 'port'?"}}) {
+    EXPECT_THAT(error(text), ::testing::HasSubstr(words)) << text;
+  }
 }
 
 TEST_F(ConfigTest, RdmaIsRefusedWhereDataIsProtectedAndAutoIsNot) {
