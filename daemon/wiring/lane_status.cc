@@ -160,6 +160,7 @@ nlohmann::json LaneStatus::rail_status(const Metrics& metrics) const {
                      {"transport", transport.name},
                      {"device", transport.device},
                      {"why_no_rdma", transport.why_no_rdma},
+                     {"why_no_dpdk", transport.why_no_dpdk},
                      {"classes", std::move(classes)}});
   }
   return rails;

@@ -6,17 +6,24 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "daemon/transport/dpdk/dpdk_transport.h"
 #include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/mixed/mixed_transport.h"
 #include "daemon/transport/rdma/rdma_transport.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 #include "daemon/wiring/lane_config.h"
+#include "daemon/wiring/packet_ports.h"
 
 namespace tensorlane::wiring {
 namespace {
 
 // Handshakes of RDMA flows have ports of their own behind those of TCP.
 constexpr std::uint16_t kRdmaPortOffset = 16;
+// ... and those of flows over ports that the daemon drives itself.
+constexpr std::uint16_t kDpdkPortOffset = 32;
+// What the way to a peer and back holds, at least, and for how long it lies there.
+constexpr Bytes kLeastCredit = kib(256);
+constexpr Duration kCreditTime = microseconds(200);
 
 tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   tcp::TcpConfig tcp;
@@ -67,6 +74,21 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   return rdma;
 }
 
+dpdk::DpdkConfig dpdk_config(const config::DaemonConfig& config, RailIndex rail) {
+  dpdk::DpdkConfig dpdk;
+  const tcp::TcpConfig tcp = tcp_config(config, rail);
+  dpdk.listen_address = tcp.listen_address;
+  dpdk.data_port = static_cast<std::uint16_t>(tcp.data_port + kDpdkPortOffset);
+  dpdk.payload_crc = config.payload_crc;
+  dpdk.detection = config.detection;
+  dpdk.protection = config.fabric.data_protection;
+  for (const tcp::TcpClass& c : tcp.classes) dpdk.classes.push_back({c.tag, c.window});
+  if (const auto speed = config.fabric.link_speed(config.self(), rail))
+    dpdk.credit_window =
+        std::max(kLeastCredit, Bytes(bytes_per_second(*speed) / (seconds(1).value / kCreditTime.value)));
+  return dpdk;
+}
+
 // Daemons of one machine meet in the folder of their sockets.
 std::string local_folder(const config::DaemonConfig& config) {
   const std::string folder = std::filesystem::path(config.socket).parent_path().string();
@@ -91,25 +113,53 @@ Status shares_machine(const config::DaemonConfig& config, const std::string& add
   }
   return {Code::kNotFound, "the hosts have no common local address", config.fabric_path};
 }
-// Whether flows may go over RDMA on this rail, as daemon.yaml, the fabric file and the device say. An error when
-// daemon.yaml insists on it.
-Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailIndex rail) {
+// Whether flows may go over RDMA on this rail, as daemon.yaml, the fabric file and the device say: the device, or why
+// not. An error when daemon.yaml insists on it.
+Result<std::string> rdma_device(const config::DaemonConfig& config, RailIndex rail, std::string* why_not) {
   using Choice = config::DaemonConfig::Transport;
-  const auto only_tcp = [&](std::string why) {
-    return RailTransport{"tcp", tcp::explain_device(tcp_config(config, rail)), std::move(why)};
+  const auto not_because = [&](std::string why) {
+    *why_not = std::move(why);
+    return std::string();
   };
-  if (config.transport == Choice::kTcp) return only_tcp("daemon.yaml says `transport: tcp`");
+  if (config.transport == Choice::kTcp || config.transport == Choice::kDpdk)
+    return not_because(fmt::format("daemon.yaml says `transport: {}`", transport_name(config.transport)));
   if (config.fabric.data_protection != DataProtection::kNone) {
-    return only_tcp(fmt::format("{} has `data_protection: {}`, which RDMA lacks", config.fabric_path,
-                                data_protection_name(config.fabric.data_protection)));
+    return not_because(fmt::format("{} has `data_protection: {}`, which RDMA lacks", config.fabric_path,
+                                   data_protection_name(config.fabric.data_protection)));
   }
   if (config.transport == Choice::kAuto && !config.self().addresses.contains("rdma"))
-    return only_tcp(fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path));
+    return not_because(fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path));
   const Result<std::string> device = rdma::explain_device(rdma_config(config, rail));
-  if (device.ok()) return RailTransport{config.transport == Choice::kRdma ? "rdma" : "rdma, tcp", *device, ""};
-  if (config.transport == Choice::kRdma) return device.status();
-  spdlog::warn("flows of rail {} go over TCP: {}", rail.value, device.status().to_string());
-  return only_tcp(device.status().to_string());
+  if (device.ok() || config.transport == Choice::kRdma) return device;
+  spdlog::warn("flows of rail {} do not go over RDMA: {}", rail.value, device.status().to_string());
+  return not_because(device.status().to_string());
+}
+
+// The same of a port that the daemon drives itself: null where there is none, and why.
+Result<std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>> dpdk_port(const config::DaemonConfig& config, RailIndex rail,
+                                                                     std::string* why_not) {
+  using Choice = config::DaemonConfig::Transport;
+  const bool wanted = config.transport == Choice::kDpdk || config.transport == Choice::kAuto;
+  if (!wanted || config.dpdk.devices.empty() || !config.self().addresses.contains("dpdk")) {
+    *why_not = !wanted ? fmt::format("daemon.yaml says `transport: {}`", transport_name(config.transport))
+               : config.dpdk.devices.empty()
+                   ? "daemon.yaml names no `dpdk` devices"
+                   : fmt::format("host '{}' has no dpdk address in {}", config.host, config.fabric_path);
+    return std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>();
+  }
+  auto port = open_packet_port(config, rail);
+  if (port.ok()) return std::make_shared<std::unique_ptr<dpdk::PacketPort>>(std::move(*port));
+  if (config.transport == Choice::kDpdk) return port.status();
+  spdlog::warn("flows of rail {} do not go over DPDK: {}", rail.value, port.status().to_string());
+  *why_not = port.status().to_string();
+  return std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>();
+}
+
+// Whether the fabric file has an address of this kind for the host at `address`.
+Status offers(const config::DaemonConfig& config, const std::string& kind, const std::string& address) {
+  const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
+  if (host != nullptr && host->addresses.contains(kind)) return {};
+  return {Code::kNotFound, fmt::format("the host has no {} address", kind), config.fabric_path};
 }
 
 }  // namespace
@@ -117,42 +167,52 @@ Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailInd
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
                                                          ports::FlowOwner& owner, ports::ProbeTokens* probes,
                                                          std::vector<RailTransport>& rails) {
-  TL_ASSIGN_OR_RETURN(const RailTransport transport, rail_transport(config, rail));
+  using Choice = config::DaemonConfig::Transport;
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
-  rails[rail.value] = transport;
-  const bool rdma = transport.why_no_rdma.empty();
-  const bool shares =
-      config.transport == config::DaemonConfig::Transport::kAuto && config.self().addresses.contains("local");
+  RailTransport& said = rails[rail.value];
+  said = {};
+  TL_ASSIGN_OR_RETURN(const std::string rdma, rdma_device(config, rail, &said.why_no_rdma));
+  TL_ASSIGN_OR_RETURN(const auto port, dpdk_port(config, rail, &said.why_no_dpdk));
+  const bool shares = config.transport == Choice::kAuto && config.self().addresses.contains("local");
   const Status folder = shares ? local::check_folder(local_folder(config)) : Status();
-  const bool local = shares && folder.ok();
   // Training goes on; and nobody but the daemon's user can bring this about.
   if (!folder.ok()) spdlog::warn("flows to daemons of this machine go over the network: {}", folder.to_string());
-  if (local) rails[rail.value].name = "local, " + rails[rail.value].name;
-  // Others measure the ways to a host with an rdma or a local address, so that one answers even where it has TCP alone.
-  if (!config.self().addresses.contains("rdma") && !shares) return over_tcp(config, rail, probes, owner);
   mixed::MixedConfig mixed;
   for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);
-  if (local) {
-    mixed.members.push_back(
-        {"local", 0,
-         [&config, rail](ports::FlowOwner& o) { return local::make_local_transport(local_config(config, rail), o); },
-         [&config](const std::string& address) { return shares_machine(config, address); }});
+  const auto add = [&](const std::string& name, const std::string& device, std::uint16_t offset, auto make, auto ask) {
+    said.name += (said.name.empty() ? "" : ", ") + name;
+    if (said.device.empty()) said.device = device;
+    mixed.members.push_back({name, offset, std::move(make), std::move(ask)});
+  };
+  if (shares && folder.ok()) {
+    add(
+        "local", "", 0,
+        [&config, rail](ports::FlowOwner& o) { return local::make_local_transport(local_config(config, rail), o); },
+        [&config](const std::string& address) { return shares_machine(config, address); });
   }
-  if (rdma) {
-    mixed.members.push_back(
-        {"rdma", kRdmaPortOffset,
-         [&config, rail](ports::FlowOwner& o) { return rdma::make_rdma_transport(rdma_config(config, rail), o); },
-         [&config](const std::string& address) -> Status {
-           const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
-           if (host != nullptr && host->addresses.contains("rdma")) return {};
-           return {Code::kNotFound, "the host has no rdma address", config.fabric_path};
-         }});
+  if (said.why_no_rdma.empty()) {
+    add(
+        "rdma", rdma, kRdmaPortOffset,
+        [&config, rail](ports::FlowOwner& o) { return rdma::make_rdma_transport(rdma_config(config, rail), o); },
+        [&config](const std::string& address) { return offers(config, "rdma", address); });
   }
-  if (config.transport != config::DaemonConfig::Transport::kRdma) {
-    mixed.members.push_back({"tcp", 0,
-                             [&config, rail, probes](ports::FlowOwner& o) { return over_tcp(config, rail, probes, o); },
-                             [](const std::string&) -> Status { return {}; }});
+  if (port) {
+    add(
+        "dpdk", fmt::format("{} ({})", (*port)->config().device, dpdk::to_string((*port)->mac())), kDpdkPortOffset,
+        [&config, rail, port](ports::FlowOwner& o) {
+          return dpdk::make_dpdk_transport(dpdk_config(config, rail), std::move(*port), o);
+        },
+        [&config](const std::string& address) { return offers(config, "dpdk", address); });
   }
+  if (config.transport != Choice::kRdma && config.transport != Choice::kDpdk) {
+    add(
+        "tcp", tcp::explain_device(tcp_config(config, rail)), 0,
+        [&config, rail, probes](ports::FlowOwner& o) { return over_tcp(config, rail, probes, o); },
+        [](const std::string&) -> Status { return {}; });
+  }
+  // Others measure the ways to a host with such addresses, so that one answers even where it has TCP alone.
+  const auto has = [&](const char* kind) { return config.self().addresses.contains(kind); };
+  if (!has("rdma") && !has("dpdk") && !shares) return over_tcp(config, rail, probes, owner);
   return mixed::make_mixed_transport(std::move(mixed), owner);
 }
 

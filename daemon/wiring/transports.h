@@ -15,15 +15,16 @@ namespace tensorlane::wiring {
 
 // What a rail's flows go over.
 struct RailTransport {
-  std::string name = "tcp";  // of several, as in "local, rdma, tcp", to each host whichever is faster
-  std::string device;        // of the NIC
-  std::string why_no_rdma;   // empty where there is
+  std::string name;         // of several, as in "local, rdma, dpdk, tcp", to each host whichever is faster
+  std::string device;       // of the NIC, for the most capable one over the network
+  std::string why_no_rdma;  // empty where there is
+  std::string why_no_dpdk;  // empty where there is
 };
 
-// The transport that daemon.yaml asks for. With `auto`, RDMA and TCP, whichever is faster between two hosts, and shared
-// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config`, `owner` and
+// The transport that daemon.yaml asks for. With `auto`, RDMA, DPDK and TCP, whichever is fastest between two hosts, and
+// shared memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config`, `owner` and
 // `probes`, whose probes listeners of TCP answer, outlive the transport. Errors: those of the transports (a port in
-// use), and that of the device where daemon.yaml insists on RDMA.
+// use), and that of the device where daemon.yaml insists on RDMA or DPDK.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
                                                          ports::FlowOwner& owner, ports::ProbeTokens* probes,
                                                          std::vector<RailTransport>& rails);

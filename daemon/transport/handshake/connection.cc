@@ -259,6 +259,11 @@ std::unique_ptr<protect::Records> Connection::make_records() const {
   return std::make_unique<protect::Records>(record_secrets(*job_, hello_, server_nonce_, cipher_));
 }
 
+protect::RecordSecrets Connection::secrets() const {
+  TL_ASSERT(state_ == State::kDone);
+  return record_secrets(*job_, hello_, server_nonce_, cipher_);
+}
+
 // It may have gone, or come back with another epoch, since the hello.
 bool Connection::has_ended(const JobTable& jobs) const {
   return jobs.find(key_.job) != job_;

@@ -110,6 +110,8 @@ class Connection final : public Watched {
   const JobPtr& job() const { return job_; }
   // When kDone, where records protect the flow. The keys of a connection are asked for once.
   std::unique_ptr<protect::Records> make_records() const;
+  // What the keys of a flow that is no stream of records come from; without protection, too.
+  protect::RecordSecrets secrets() const;
   // When kFailed. The status names the peer.
   const Status& failure() const { return failure_; }
   Refusal refusal() const { return refusal_; }

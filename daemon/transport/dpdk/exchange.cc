@@ -1,0 +1,31 @@
+#include "daemon/transport/dpdk/exchange.h"
+
+#include <cstring>
+
+namespace tensorlane::dpdk {
+
+Result<std::vector<std::byte>> WayExchange::offer(std::span<const std::byte> /*peer*/) {
+  TL_ASSIGN_OR_RETURN(way_, Way::open(numbers_, port_));
+  const Parameters mine = way_->mine();
+  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+// Random, and the same at both ends, so that a flow takes one path there and back where switches allow it.
+void WayExchange::bind(const handshake::Mac& secret) {
+  std::memcpy(&hash_, secret.data(), sizeof hash_);
+}
+
+Status WayExchange::accept(std::span<const std::byte> peer) {
+  Parameters theirs;
+  std::memcpy(&theirs, peer.data(), sizeof theirs);
+  return way_->go(theirs, hash_);
+}
+
+Status WayExchange::delay() const {
+  if (!way_ || way_->reachable()) return {};
+  return {Code::kInProgress, "nobody answers for the address " + to_string(way_->peer()) + " on the link", "dpdk",
+          "look whether that host's daemon runs with `dpdk`, and at networks and gateways"};
+}
+
+}  // namespace tensorlane::dpdk

@@ -1,0 +1,187 @@
+// Flows that are up: how they begin, their packets both ways, their timers, and how they end.
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/transport/dpdk/transport_impl.h"
+
+namespace tensorlane::dpdk {
+namespace {
+
+constexpr std::size_t kPacketsAtOnce = 256;  // received in one poll, so that the lane gets to act on them
+constexpr std::size_t kPacketsInTurn = 8;    // sent of a flow, before others of its class have their turn
+constexpr std::size_t kPacketsPerClass = 64;
+constexpr Duration kNotReachable = milliseconds(10);  // then a flow looks again whether its peer is
+
+}  // namespace
+
+// ---- beginning ----
+
+void DpdkTransport::on_connected(handshake::Connection& connection) {
+  const ports::FlowKey key = connection.key();
+  settling_.erase(key);
+  const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
+  // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new one
+  // counts.
+  if (Flow* old = flows_.find(key)) end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()));
+  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(),
+                                     static_cast<WayExchange&>(*exchanged).take_way(), connection.secrets(),
+                                     Flow::Context{*classes_.find(key.cls), numbers_, credits_, acks_, detection_});
+  if (key.cls == kControlClass) handshake::expect_life(flow->fd(), detection_);
+  connector_.watch(*flow, flow->fd(), EPOLLIN, true);
+  flows_.add(std::move(flow));
+}
+
+void DpdkTransport::on_given_up(const ports::FlowKey& key, Status cause) {
+  settling_.erase(key);
+  flows_.end(key, std::move(cause));
+}
+
+// Either end waits until the link says who has the other one's address.
+void DpdkTransport::settle_exchanges() {
+  std::erase_if(settling_, [&](const auto& entry) { return now_ > entry.second; });
+  const auto keys = settling_;  // a flow may come up in the call
+  for (const auto& [key, until] : keys) connector_.settle(key);
+}
+
+// ---- packets ----
+
+void DpdkTransport::receive(std::size_t& handled) {
+  for (std::size_t taken = 0; taken < kPacketsAtOnce;) {
+    const std::size_t count = port_->receive(now_, received_);
+    for (const Received& packet : std::span(received_).first(count)) {
+      const std::optional<datagram::Head> head = datagram::read_head(packet.payload);
+      Flow* flow = head ? numbers_.find(head->association) : nullptr;
+      if (flow == nullptr) continue;
+      Status status = flow->take(now_, packet.payload, packet.congestion, handled);
+      if (flow->gone) continue;
+      if (status.ok())
+        touched(*flow);
+      else
+        fail_flow(*flow, std::move(status));
+    }
+    taken += count;
+    packets_ += count;
+    if (count < received_.size()) return;
+  }
+}
+
+// Something of the flow has changed: it may have something to say, now or at another time.
+void DpdkTransport::touched(Flow& flow) {
+  flow.mark_dirty();
+  flow.mark_ack();
+  set_timer(flow);
+}
+
+void DpdkTransport::set_timer(Flow& flow) {
+  const std::optional<Time> due = flow.deadline();
+  if (!due || (flow.timer && *flow.timer <= *due)) return;
+  flow.timer = *due;
+  timers_.push({*due, flow.number()});
+}
+
+void DpdkTransport::run_timers() {
+  while (!timers_.empty() && timers_.top().at <= now_) {
+    const Timer timer = timers_.top();
+    timers_.pop();
+    Flow* flow = numbers_.find(timer.number);
+    if (flow == nullptr || flow->timer != timer.at) continue;  // it has gone, or has an earlier one
+    flow->timer.reset();
+    Status status = flow->on_time(now_);
+    if (status.ok())
+      touched(*flow);
+    else
+      fail_flow(*flow, std::move(status));
+  }
+}
+
+void DpdkTransport::write() {
+  write_acks();
+  classes_.each([&](ClassShare& share) { packets_ += write_class(share); });
+  port_->flush();
+}
+
+// In the control class, so that nobody's data waits for them.
+void DpdkTransport::write_acks() {
+  std::size_t done = 0;
+  for (bool room = true; room && done < acks_.size();) {
+    Flow& flow = *acks_[done];
+    for (;;) {
+      const std::span<std::byte> out = port_->room(0);
+      room = !out.empty();
+      const std::size_t bytes = room && flow.reachable() ? flow.make_ack(now_, out) : 0;
+      if (bytes == 0) break;
+      port_->commit(0, flow.path(), bytes);
+      ++packets_;
+    }
+    if (!room) break;
+    flow.has_ack = false;
+    set_timer(flow);
+    ++done;
+  }
+  acks_.erase(acks_.begin(), acks_.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+// Flows in turn, as many packets as the device takes. How many.
+std::size_t DpdkTransport::write_class(ClassShare& share) {
+  std::size_t sent = 0;
+  while (!share.dirty.empty() && sent < kPacketsPerClass) {
+    Flow& flow = *share.dirty.front();
+    std::size_t bytes = 1;
+    if (!flow.reachable()) {
+      bytes = 0;
+      flow.timer = now_ + kNotReachable;
+      timers_.push({*flow.timer, flow.number()});
+    }
+    for (std::size_t turn = 0; bytes > 0 && turn < kPacketsInTurn; ++turn) {
+      const std::span<std::byte> out = port_->room(share.queue);
+      if (out.empty()) return sent;
+      bytes = flow.make(now_, out);
+      if (bytes == 0) break;
+      port_->commit(share.queue, flow.path(), bytes);
+      ++sent;
+    }
+    share.dirty.erase(share.dirty.begin());
+    if (bytes > 0) {
+      share.dirty.push_back(&flow);
+    } else {
+      flow.dirty = false;
+    }
+    set_timer(flow);
+  }
+  return sent;
+}
+
+// ---- descriptors and ends ----
+
+void DpdkTransport::look_at_descriptors() {
+  if (std::exchange(interrupts_, false)) port_->arm(false);
+  for (const epoll_event& event : connector_.ready()) {
+    auto* object = static_cast<handshake::Watched*>(event.data.ptr);
+    if (object->gone || object->kind == handshake::Watched::Kind::kDevice) continue;
+    if (object->kind == handshake::Watched::Kind::kFlow) {
+      auto& flow = static_cast<Flow&>(*object);
+      Status status = flow.look_at_connection();
+      if (!status.ok()) fail_flow(flow, std::move(status));
+    } else {
+      connector_.serve(event);
+    }
+  }
+}
+
+void DpdkTransport::fail_flow(Flow& flow, Status cause) {
+  end_flow(flow, std::move(cause));
+}
+
+void DpdkTransport::end_flow(Flow& flow, Status cause) {
+  std::unique_ptr<Flow> owned = flows_.take(flow);
+  owned->stop();
+  payloads_dropped_ += owned->payloads_dropped();
+  handshake::Fd socket = owned->take_socket();
+  if (cause.ok()) connector_.linger(std::move(socket), true);
+  flows_.end(std::move(owned), std::move(cause));
+}
+
+}  // namespace tensorlane::dpdk

@@ -1,0 +1,93 @@
+// The insides of the DPDK transport; others use dpdk_transport.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "daemon/ports/transport.h"
+#include "daemon/transport/datagram/credits.h"
+#include "daemon/transport/dpdk/dpdk_transport.h"
+#include "daemon/transport/dpdk/exchange.h"
+#include "daemon/transport/dpdk/flow.h"
+#include "daemon/transport/dpdk/port/idle_policy.h"
+#include "daemon/transport/handshake/connector.h"
+#include "daemon/transport/handshake/flow_table.h"
+
+namespace tensorlane::dpdk {
+
+// How often a busy lane looks for connections and ends.
+inline constexpr Duration kLookInterval = milliseconds(1);
+// An exchange is over by then.
+inline constexpr Duration kSettling = seconds(20);
+
+class DpdkTransport final : public ports::Transport, private handshake::ConnectorEvents {
+ public:
+  DpdkTransport(const handshake::Protection& protection, std::unique_ptr<PacketPort> port, const DpdkConfig& config,
+                ports::FlowOwner& owner);
+  Status open(const DpdkConfig& config);
+
+  void add_job(const ports::JobCredentials& credentials) override;
+  void remove_job(JobId job) override;
+  Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
+                 Time deadline) override;
+  void close(const ports::FlowKey& flow) override;
+  Bytes in_flight(ClassId cls) override;
+  void flush() override;
+  std::size_t poll(Time now) override;
+  bool arm() override;
+  int wake_fd() const override { return connector_.epoll(); }
+  ports::TransportCounters counters() const override;
+
+ private:
+  // A flow is due: by its number, since it may have gone by then.
+  struct Timer {
+    Time at;
+    std::uint32_t number;
+    bool operator>(const Timer& other) const { return at > other.at; }
+  };
+
+  std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key);
+
+  // flows.cc
+  void on_connected(handshake::Connection& connection) override;
+  void on_given_up(const ports::FlowKey& key, Status cause) override;
+  void receive(std::size_t& handled);
+  void run_timers();
+  void touched(Flow& flow);
+  void set_timer(Flow& flow);
+  void write();
+  void write_acks();
+  std::size_t write_class(ClassShare& share);
+  void look_at_descriptors();
+  void settle_exchanges();
+  void fail_flow(Flow& flow, Status cause);
+  void end_flow(Flow& flow, Status cause);
+
+  // Each outlives what is declared behind it.
+  const std::unique_ptr<PacketPort> port_;
+  const Duration detection_;
+  FlowNumbers numbers_;
+  datagram::Credits credits_;
+  std::vector<Flow*> acks_;
+  handshake::ByClass<ClassShare> classes_;
+  handshake::Connector connector_;
+  handshake::FlowTable<Flow> flows_;
+  std::map<ports::FlowKey, Time> settling_;  // exchanges that may wait for the address of the peer, and until when
+
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
+  std::array<Received, 64> received_;
+  std::vector<std::unique_ptr<handshake::Watched>> wake_marks_;  // of the port's interrupts
+  IdlePolicy idle_;
+  std::size_t packets_ = 0;  // of this poll, both ways
+  Duration rest_;            // how long there may be no next one
+  Time now_, next_look_;
+  bool armed_ = false, interrupts_ = false;
+  std::uint64_t payloads_dropped_ = 0;  // of flows that have ended
+};
+
+}  // namespace tensorlane::dpdk

@@ -1,0 +1,134 @@
+#include "packet_network.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "common/base/assert.h"
+
+namespace tensorlane::conformance {
+namespace {
+
+using dpdk::IpAddress;
+using dpdk::PacketPort;
+using dpdk::Path;
+using dpdk::PeerId;
+using dpdk::PortConfig;
+using dpdk::Received;
+
+// What a NIC's receive queue holds.
+constexpr std::size_t kInbox = 4096;
+
+struct Packet {
+  std::vector<std::byte> payload;
+  IpAddress from, to;
+  std::uint16_t source_port = 0;
+  dpdk::QueueTags tags;
+};
+
+class NetworkPort;
+
+std::map<IpAddress, NetworkPort*>& ports() {
+  static std::map<IpAddress, NetworkPort*> all;
+  return all;
+}
+
+class NetworkPort final : public PacketPort {
+ public:
+  NetworkPort(const PortConfig& config, const NetworkFaults& faults)
+      : config_(config), faults_(faults), random_(faults.seed), queues_(config.queues.size()) {
+    const bool added = ports().emplace(address(), this).second;
+    TL_ASSERT(added);
+    for (Queue& queue : queues_) queue.room.resize(max_payload(address().v6));
+  }
+  ~NetworkPort() override { ports().erase(address()); }
+
+  const PortConfig& config() const override { return config_; }
+  dpdk::MacAddress mac() const override { return {2}; }
+  Result<PeerId> add_peer(const IpAddress& address) override {
+    peers_.push_back(address);
+    return PeerId(static_cast<std::uint32_t>(peers_.size() - 1));
+  }
+  void remove_peer(PeerId) override {}
+  bool reachable(PeerId peer) const override { return ports().contains(peers_[peer.value]); }
+
+  std::span<std::byte> room(std::size_t queue) override {
+    return queues_[queue].pending.size() < config_.queue_packets ? queues_[queue].room : std::span<std::byte>();
+  }
+  bool commit(std::size_t queue, const Path& path, std::size_t bytes) override {
+    if (!reachable(path.peer)) return false;
+    const auto& room = queues_[queue].room;
+    TL_ASSERT(bytes <= room.size());
+    queues_[queue].pending.push_back({{room.begin(), room.begin() + static_cast<std::ptrdiff_t>(bytes)},
+                                      address(),
+                                      peers_[path.peer.value],
+                                      path.source_port,
+                                      config_.queues[queue]});
+    counts_.sent[queue].packets += 1;
+    return true;
+  }
+  std::size_t flush() override {
+    for (Queue& queue : queues_) {
+      for (Packet& packet : queue.pending) deliver(std::move(packet));
+      queue.pending.clear();
+    }
+    return 0;
+  }
+  std::size_t receive(Time, std::span<Received> out) override {
+    taken_.clear();
+    while (taken_.size() < out.size() && !inbox_.empty()) {
+      taken_.push_back(std::move(inbox_.front()));
+      inbox_.pop_front();
+    }
+    for (std::size_t i = 0; i < taken_.size(); ++i) {
+      Packet& packet = taken_[i];
+      out[i] = {packet.payload, packet.from, packet.source_port, packet.tags.dscp, packet.tags.pcp, true, false};
+    }
+    return taken_.size();
+  }
+
+  dpdk::LinkState link() const override { return {true, BitsPerSecond(0)}; }
+  const dpdk::PortCounts& counts() const override { return counts_; }
+  std::vector<dpdk::DeviceCount> device_counts() const override { return {}; }
+  std::span<const int> wake_descriptors() const override { return {}; }
+  void arm(bool) override {}
+
+ private:
+  struct Queue {
+    std::vector<std::byte> room;
+    std::vector<Packet> pending;
+  };
+  const IpAddress& address() const { return config_.addresses.front().address; }
+  bool chance(double share) { return share > 0 && std::bernoulli_distribution(share)(random_); }
+  void deliver(Packet packet) {
+    const auto found = ports().find(packet.to);
+    if (found == ports().end() || chance(faults_.lost)) return;
+    std::deque<Packet>& inbox = found->second->inbox_;
+    if (inbox.size() >= kInbox) return;
+    if (chance(faults_.doubled)) inbox.push_back(packet);
+    if (chance(faults_.overtaken) && !inbox.empty()) {
+      inbox.insert(inbox.end() - 1, std::move(packet));
+    } else {
+      inbox.push_back(std::move(packet));
+    }
+  }
+
+  const PortConfig config_;
+  const NetworkFaults faults_;
+  std::mt19937_64 random_;
+  std::vector<Queue> queues_;
+  std::vector<IpAddress> peers_;
+  std::deque<Packet> inbox_;
+  std::vector<Packet> taken_;  // handed out, until the next call
+  dpdk::PortCounts counts_;
+};
+
+}  // namespace
+
+std::unique_ptr<PacketPort> make_network_port(const PortConfig& config, const NetworkFaults& faults) {
+  return std::make_unique<NetworkPort>(config, faults);
+}
+
+}  // namespace tensorlane::conformance
