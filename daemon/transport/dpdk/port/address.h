@@ -14,6 +14,7 @@
 namespace tensorlane::dpdk {
 
 using MacAddress = std::array<std::uint8_t, 6>;
+inline constexpr MacAddress kBroadcastMac{0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
 // An IPv4 address has its four bytes in front, and zeros behind them. In the order of the network.
 struct IpAddress {
