@@ -24,6 +24,14 @@ else()
   message(STATUS "RDMA: not built, libibverbs and librdmacm were not found (Debian: libibverbs-dev, librdmacm-dev)")
 endif()
 
+# Optional: without it everything but the ports in daemon/transport/dpdk/ethdev is built.
+pkg_check_modules(DPDK IMPORTED_TARGET libdpdk>=22.11)
+if(DPDK_FOUND)
+  message(STATUS "DPDK: built with libdpdk ${DPDK_VERSION}")
+else()
+  message(STATUS "DPDK: not built, libdpdk 22.11 or newer was not found (Debian: libdpdk-dev)")
+endif()
+
 # Optional: without it `tensorlane top` prints its tables once, and has no live view.
 pkg_check_modules(NCURSESW IMPORTED_TARGET ncursesw)
 if(NCURSESW_FOUND)

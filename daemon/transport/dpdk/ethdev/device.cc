@@ -1,0 +1,296 @@
+#include "daemon/transport/dpdk/ethdev/device.h"
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <rte_bus.h>
+#include <rte_errno.h>
+#include <rte_mbuf.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "daemon/transport/dpdk/ethdev/eal.h"
+#include "daemon/transport/dpdk/ethdev/log_stream.h"
+
+namespace tensorlane::dpdk {
+namespace {
+
+constexpr std::uint32_t kMinDataRoom = 2048;
+
+// Devices that this process has opened. DPDK plugs and configures devices for one thread at a time only.
+struct OpenDevices {
+  std::mutex mutex;
+  std::set<std::string> names;
+};
+OpenDevices& open_devices() {
+  static OpenDevices one;
+  return one;
+}
+
+Status failed(const std::string& what, const std::string& device, int error) {
+  const std::string said = complaints();
+  const std::string text = fmt::format("{}: {}", what, said.empty() ? rte_strerror(error) : said);
+  switch (error) {
+    case ENOMEM:
+    case ENOBUFS:
+      return {Code::kResourceExhausted, text, device, "give DPDK more memory (-m), or the port shorter queues"};
+    case EPERM:
+    case EACCES:
+      return {Code::kPermissionDenied, text, device,
+              "run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and access to the device"};
+    case EEXIST:
+    case EADDRINUSE:
+      return {Code::kAlreadyExists, text, device, "let every device be used once"};
+    case ENODEV:
+    case ENOENT:
+      return {Code::kNotFound, text, device, "correct the name of the device"};
+    case EINVAL:
+    case ENOTSUP:
+      return {Code::kInvalidArgument, text, device, "correct the device's arguments, or the port's values"};
+    default:
+      return {Code::kInternal, text, device, "see the lines of DPDK in the log"};
+  }
+}
+
+// Drivers of virtual devices say that something went wrong, and seldom what.
+Status check_interface(const DeviceString& device) {
+  if (!device.driver_is("net_af_packet") && !device.driver_is("net_af_xdp")) return {};
+  const auto interface = device.argument("iface");
+  if (!interface) return {Code::kInvalidArgument, "the device has no interface", device.name, "add iface=NAME"};
+  if (if_nametoindex(interface->c_str()) == 0)
+    return {Code::kNotFound, fmt::format("this host has no network interface \"{}\"", *interface), device.name,
+            "correct iface="};
+  const int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+  if (raw < 0 && (errno == EPERM || errno == EACCES))
+    return {Code::kPermissionDenied, "this process may not open packet sockets", device.name,
+            "run as root, or with CAP_NET_RAW and CAP_NET_ADMIN"};
+  if (raw >= 0) close(raw);
+  return {};
+}
+
+// Whether somebody listens at the Unix socket of a memif server.
+Status check_socket(const DeviceString& device) {
+  if (!device.driver_is("net_memif") || device.argument("role").value_or("client") != "server") return {};
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = device.argument("socket").value_or("");
+  if (path.empty() || path.size() >= sizeof address.sun_path || device.argument("socket-abstract") != "no") return {};
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (client < 0) return {};
+  const bool taken = connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(client);
+  if (!taken) return {};
+  return {Code::kAlreadyExists, fmt::format("another device serves the socket {}", path), device.name,
+          "give each server its own socket"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
+  if (!eal_runs())
+    return Status(Code::kUnavailable, "DPDK does not run in this process", config.device,
+                  "start it first: start_eal()");
+  TL_RETURN_IF_ERROR(check(config));
+  TL_ASSIGN_OR_RETURN(DeviceString string, parse_device(config.device));
+  const bool pairs = string.driver_is("net_af_packet");
+  complete_device(string, std::max<std::size_t>(config.queues.size(), config.receive_queues), config.mtu,
+                  config.receive_packets);
+  std::unique_ptr<Device> device(new Device(std::move(string)));
+  TL_RETURN_IF_ERROR(device->find());
+  rte_eth_dev_info info{};
+  if (const int error = rte_eth_dev_info_get(device->id_, &info); error != 0)
+    return failed("the device does not say what it can", device->name(), -error);
+  // The kernel spreads what arrives over all of its queues.
+  device->receive_queues_ = pairs ? info.max_rx_queues : config.receive_queues;
+  TL_RETURN_IF_ERROR(device->configure(config, info, config.interrupts));
+  TL_RETURN_IF_ERROR(device->make_pool(config));
+  TL_RETURN_IF_ERROR(device->set_up_queues(config));
+  Status status = device->start(config);
+  if (!status.ok() && config.interrupts) {
+    spdlog::warn("{}: does not start with interrupts ({}), so it is polled", device->name(), status.what());
+    TL_RETURN_IF_ERROR(device->configure(config, info, false));
+    TL_RETURN_IF_ERROR(device->set_up_queues(config));
+    status = device->start(config);
+  }
+  TL_RETURN_IF_ERROR(status);
+  if (config.interrupts) device->find_wake_descriptors();
+  return device;
+}
+
+Status Device::find() {
+  OpenDevices& open = open_devices();
+  const std::lock_guard lock(open.mutex);
+  if (open.names.contains(string_.name))
+    return {Code::kAlreadyExists, "the device is open already", string_.name, "give each port a device of its own"};
+  TL_RETURN_IF_ERROR(check_interface(string_));
+  TL_RETURN_IF_ERROR(check_socket(string_));
+  forget_complaints();
+  const std::uint16_t before = rte_eth_dev_count_avail();
+  if (rte_eth_dev_get_port_by_name(string_.name.c_str(), &id_) != 0) {
+    const int error = rte_dev_probe(string_.to_string().c_str());
+    // A driver may fail, and its bus be content.
+    const bool found = rte_eth_dev_get_port_by_name(string_.name.c_str(), &id_) == 0;
+    if (error != 0 || !found || (!string_.pci && rte_eth_dev_count_avail() == before)) {
+      id_ = RTE_MAX_ETHPORTS;
+      // -1 is EPERM by its number, and what drivers answer for anything.
+      return failed("DPDK did not bring the device up", string_.name, error == 0 ? ENODEV : error == -1 ? EIO : -error);
+    }
+    rte_eth_dev_info info{};
+    if (!string_.pci && rte_eth_dev_info_get(id_, &info) == 0) plugged_ = info.device;
+  }
+  open.names.insert(string_.name);
+  named_ = true;
+  return {};
+}
+
+Status Device::configure(const PortConfig& config, const rte_eth_dev_info& info, bool interrupts) {
+  if (config.queues.size() > info.max_tx_queues || receive_queues_ > info.max_rx_queues)
+    return {Code::kInvalidArgument,
+            fmt::format("the device has {} transmit and {} receive queues, and {} and {} are wanted",
+                        info.max_tx_queues, info.max_rx_queues, config.queues.size(), receive_queues_),
+            string_.name, "use fewer classes, or give the device more queues"};
+  rte_eth_conf conf{};
+  // af_packet knows no frames longer than those of 1500 bytes, and moves them: the kernel's MTU of the interface
+  // counts.
+  const bool af_packet = string_.driver_is("net_af_packet");
+  if (config.mtu > info.max_mtu && !af_packet)
+    return {Code::kInvalidArgument,
+            fmt::format("the device's largest MTU is {}, and {} is wanted", info.max_mtu, config.mtu), string_.name,
+            "give the port a smaller mtu"};
+  conf.rxmode.mtu = af_packet ? std::min<std::uint16_t>(config.mtu, RTE_ETHER_MTU) : config.mtu;
+  conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
+  transmit_offloads_ = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM |
+                                               RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE);
+  conf.txmode.offloads = transmit_offloads_;
+  checksums_ = {(transmit_offloads_ & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) != 0,
+                (transmit_offloads_ & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0};
+  const std::uint64_t hash =
+      info.flow_type_rss_offloads & (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP);
+  if (receive_queues_ > 1 && hash != 0) {
+    conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+    conf.rx_adv_conf.rss_conf.rss_hf = hash;
+  }
+  conf.intr_conf.rxq = interrupts ? 1 : 0;
+  forget_complaints();
+  if (const int error =
+          rte_eth_dev_configure(id_, receive_queues_, static_cast<std::uint16_t>(config.queues.size()), &conf);
+      error != 0)
+    return failed("the device refuses its configuration", string_.name, -error);
+  receive_descriptors_ = config.receive_packets;
+  transmit_descriptors_ = config.queue_packets;
+  if (const int error = rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receive_descriptors_, &transmit_descriptors_);
+      error != 0)
+    return failed("the device has no queues of that length", string_.name, -error);
+  return {};
+}
+
+Status Device::make_pool(const PortConfig& config) {
+  const auto queues = static_cast<std::uint32_t>(config.queues.size());
+  const std::uint32_t count = receive_queues_ * std::uint32_t{receive_descriptors_} +
+                              queues * (std::uint32_t{transmit_descriptors_} + kStaged) + kHeld + 2 * kCached;
+  // Frames that arrive lie in one piece.
+  std::uint32_t room = std::max<std::uint32_t>(kMinDataRoom, config.mtu + kPayloadOffset + kVlanTagBytes);
+  if (const auto frame = string_.argument("framesz"))
+    room =
+        std::clamp<std::uint32_t>(static_cast<std::uint32_t>(std::strtoul(frame->c_str(), nullptr, 10)), room, 32768);
+  room = (room + 63) / 64 * 64 + RTE_PKTMBUF_HEADROOM;
+  const int socket = rte_eth_dev_socket_id(id_);
+  pool_ = rte_pktmbuf_pool_create(fmt::format("tensorlane_{}", id_).c_str(), count, kCached, 0,
+                                  static_cast<std::uint16_t>(room), socket < 0 ? SOCKET_ID_ANY : socket);
+  if (pool_ != nullptr) return {};
+  return {Code::kResourceExhausted,
+          fmt::format("DPDK has no {} MiB for {} packet buffers of {} bytes: {}",
+                      (std::uint64_t{count} * (room + 192) >> 20) + 1, count, room, rte_strerror(rte_errno)),
+          string_.name, "give DPDK more memory (-m), or the port shorter queues"};
+}
+
+Status Device::set_up_queues(const PortConfig& config) {
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(id_, &info);
+  const unsigned socket = static_cast<unsigned>(rte_eth_dev_socket_id(id_));
+  forget_complaints();
+  rte_eth_rxconf receive = info.default_rxconf;
+  for (std::uint16_t queue = 0; queue < receive_queues_; ++queue)
+    if (const int error = rte_eth_rx_queue_setup(id_, queue, receive_descriptors_, socket, &receive, pool_); error != 0)
+      return failed(fmt::format("receive queue {} cannot be set up", queue), string_.name, -error);
+  rte_eth_txconf transmit = info.default_txconf;
+  transmit.offloads = transmit_offloads_;
+  for (std::uint16_t queue = 0; queue < config.queues.size(); ++queue)
+    if (const int error = rte_eth_tx_queue_setup(id_, queue, transmit_descriptors_, socket, &transmit); error != 0)
+      return failed(fmt::format("transmit queue {} cannot be set up", queue), string_.name, -error);
+  return {};
+}
+
+Status Device::start(const PortConfig& config) {
+  forget_complaints();
+  if (const int error = rte_eth_dev_start(id_); error != 0)
+    return failed("the device does not start", string_.name, -error);
+  started_ = true;
+  rte_ether_addr address{};
+  if (const int error = rte_eth_macaddr_get(id_, &address); error != 0)
+    return failed("the device has no MAC address", string_.name, -error);
+  std::copy(std::begin(address.addr_bytes), std::end(address.addr_bytes), mac_.begin());
+  TL_RETURN_IF_ERROR(hear_groups(config));
+  const int count = rte_eth_xstats_get_names(id_, nullptr, 0);
+  std::vector<rte_eth_xstat_name> names(static_cast<std::size_t>(std::max(count, 0)));
+  if (!names.empty() && rte_eth_xstats_get_names(id_, names.data(), static_cast<unsigned>(count)) == count)
+    for (const rte_eth_xstat_name& name : names) count_names_.emplace_back(name.name);
+  return {};
+}
+
+// Questions of neighbour discovery go to groups. Frames with a VLAN tag are no strangers.
+Status Device::hear_groups(const PortConfig& config) {
+  const bool v6 = std::any_of(config.addresses.begin(), config.addresses.end(),
+                              [](const LocalAddress& local) { return local.address.v6; });
+  if (!v6 && !config.vlan) return {};
+  const bool groups = v6 && rte_eth_allmulticast_enable(id_) == 0;
+  if (!config.vlan && groups) return {};
+  if (const int error = rte_eth_promiscuous_enable(id_); error != 0)
+    spdlog::warn("{}: cannot be made promiscuous ({}), so it may miss frames with a VLAN tag or questions of IPv6",
+                 string_.name, rte_strerror(-error));
+  return {};
+}
+
+void Device::find_wake_descriptors() {
+  forget_complaints();
+  for (std::uint16_t queue = 0; queue < receive_queues_; ++queue) {
+    const int descriptor = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, queue);
+    if (descriptor < 0) {
+      wake_descriptors_.clear();
+      spdlog::info("{}: has no interrupts for packets that arrive, so it is polled", string_.name);
+      return;
+    }
+    wake_descriptors_.push_back(descriptor);
+  }
+}
+
+Device::~Device() {
+  OpenDevices& open = open_devices();
+  const std::lock_guard lock(open.mutex);
+  if (started_) rte_eth_dev_stop(id_);
+  if (plugged_ != nullptr)
+    rte_dev_remove(plugged_);  // closes it, too
+  else if (named_)
+    rte_eth_dev_close(id_);
+  rte_mempool_free(pool_);
+  if (named_) open.names.erase(string_.name);
+}
+
+std::vector<DeviceCount> Device::counts() const {
+  std::vector<rte_eth_xstat> values(count_names_.size());
+  const int count = rte_eth_xstats_get(id_, values.data(), static_cast<unsigned>(values.size()));
+  std::vector<DeviceCount> all;
+  for (int i = 0; i < std::min(count, static_cast<int>(values.size())); ++i)
+    if (values[i].id < count_names_.size()) all.push_back({count_names_[values[i].id], values[i].value});
+  return all;
+}
+
+}  // namespace tensorlane::dpdk
