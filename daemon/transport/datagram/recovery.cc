@@ -95,6 +95,12 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
   return true;
 }
 
+void Recovery::forget() {
+  for (; used_ > 0; --used_) packet(first_++).state = State::kDone;
+  bytes_in_flight_ = 0;
+  timeouts_ = 0;
+}
+
 void Recovery::lose(std::uint64_t number, Outcome* outcome) {
   take(number, &outcome->lost);
   ++outcome->packets_lost;
@@ -127,7 +133,10 @@ void Recovery::on_time(Time now, const RoundTrips& round_trips, Outcome* outcome
   find_lost(now, round_trips, outcome);
   if (outcome->packets_lost == 0) {
     // first_ is on its way, or retire() would have passed it.
-    outcome->probe = packet(first_).piece;
+    // One without a piece would bring nothing forward.
+    std::uint64_t probed = first_;
+    while (probed < next_ && (packet(probed).state != State::kOnItsWay || packet(probed).piece.length() == 0)) ++probed;
+    outcome->probe = packet(probed < next_ ? probed : first_).piece;
     if (full()) lose(first_, outcome);
     ++timeouts_;
     last_moved_ = now;

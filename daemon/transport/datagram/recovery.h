@@ -58,6 +58,8 @@ class Recovery {
   // that was never sent.
   [[nodiscard]] bool acknowledge(Time now, std::span<const Range> come, Duration peer_delay, RoundTrips* round_trips,
                                  Outcome* outcome);
+  // The stream is gone: of what is on its way nobody wants to know any more. Numbers go on.
+  void forget();
   // When on_time() has something to do; nothing is on its way: never.
   std::optional<Time> deadline(const RoundTrips& round_trips) const;
   // Packets that have been overtaken for too long are lost. Where none has been, and for longer than the time-out

@@ -58,13 +58,17 @@ const Seal::Keys& Seal::keys(const Head& head) {
   return one;
 }
 
-void Seal::hash(const Head& head, const std::byte* packet, std::size_t bytes, std::byte* tag) {
-  crypto_shorthash_siphash24(raw(tag), raw(packet), clear_bytes(head, bytes), raw(keys(head).key.data()));
+void Seal::hash(const Head& head, const std::byte* packet, std::size_t clear, std::byte* tag) {
+  crypto_shorthash_siphash24(raw(tag), raw(packet), clear, raw(keys(head).key.data()));
 }
 
 void Seal::close(const Head& head, std::byte* packet, std::size_t bytes) {
+  bytes -= tag_bytes();
+  if (level_ == DataProtection::kNone) {
+    const std::size_t clear = clear_bytes(head, bytes);
+    return hash(head, packet, clear, packet + clear);
+  }
   std::byte* const tag = packet + bytes;
-  if (level_ == DataProtection::kNone) return hash(head, packet, bytes, tag);
   const bool hides = level_ == DataProtection::kEncrypt;
   const std::size_t in_clear = hides ? sizeof(Head) : bytes;
   unsigned char nothing = 0;
@@ -84,13 +88,15 @@ void Seal::close(const Head& head, std::byte* packet, std::size_t bytes) {
 std::size_t Seal::open(const Head& head, std::span<std::byte> packet) {
   if (packet.size() < sizeof(Head) + tag_bytes()) return 0;
   const std::size_t bytes = packet.size() - tag_bytes();
-  const std::byte* const tag = packet.data() + bytes;
   if (level_ == DataProtection::kNone) {
-    if (bytes < clear_bytes(head, bytes)) return 0;
+    const std::size_t clear = clear_bytes(head, bytes);
+    if (bytes < clear) return 0;
     std::array<std::byte, kHashBytes> expected{};
-    hash(head, packet.data(), bytes, expected.data());
-    return sodium_memcmp(expected.data(), tag, expected.size()) == 0 ? bytes : 0;
+    hash(head, packet.data(), clear, expected.data());
+    if (sodium_memcmp(expected.data(), packet.data() + clear, expected.size()) != 0) return 0;
+    return head.slot == kAckSlot ? bytes : packet.size();
   }
+  const std::byte* const tag = packet.data() + bytes;
   const bool hides = level_ == DataProtection::kEncrypt;
   const std::size_t in_clear = hides ? sizeof(Head) : bytes;
   unsigned char nothing = 0;

@@ -7,10 +7,13 @@
 namespace tensorlane::datagram {
 namespace {
 
-using test::Path;
-using test::PathOptions;
+using namespace test;
 
-constexpr Slot kControl = 0, kUrgent = 1, kBulk = 2;
+struct OpenPath : Path {
+  explicit OpenPath(const PathOptions& options) : Path(options) {
+    EXPECT_TRUE(run(seconds(1), [&] { return open(); }));
+  }
+};
 
 // Gives frames for as long as there is room, `count` in all of each slot.
 void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::function<std::size_t()>& bytes) {
@@ -21,14 +24,14 @@ void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::funct
 void expect_all(Path& path, const std::string& what) {
   EXPECT_EQ(path.wrong(), "") << what;
   for (int i : {0, 1}) {
-    for (Slot slot = 0; slot < path.host(i).sends.size(); ++slot)
+    for (Slot slot = 0; slot < path.host(i).sinks.size(); ++slot)
       EXPECT_EQ(path.host(1 - i).receives[slot]->delivered(), path.host(i).sends[slot]->given())
           << what << ", host " << i << ", slot " << int{slot};
   }
 }
 
 TEST(Path, ACleanPathIsFilled) {
-  Path path({});
+  OpenPath path({});
   const Time begin = path.now();
   constexpr std::uint64_t kFrames = 40;
   feed(path, 0, kBulk, kFrames, [] { return kMaxOperation.value; });
@@ -42,7 +45,7 @@ TEST(Path, ACleanPathIsFilled) {
 
 // A message is there after a round trip or less.
 TEST(Path, ASmallFrameGoesAtOnce) {
-  Path path({});
+  OpenPath path({});
   const Time begin = path.now();
   path.send(0, kUrgent, 4096);
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 1; }));
@@ -53,7 +56,7 @@ TEST(Path, ASmallFrameGoesAtOnce) {
 
 // Of 1 MiB in each class, given at the same time: the urgent one is there before a tenth of the bulk is.
 TEST(Path, TheMostUrgentGoesFirst) {
-  Path path({});
+  OpenPath path({});
   feed(path, 0, kBulk, 4, [] { return kMaxOperation.value; });
   feed(path, 0, kUrgent, 4, [] { return kMaxOperation.value; });
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 4; }));
@@ -67,7 +70,7 @@ TEST(Path, AHundredthLostLeavesMostOfIt) {
   for (int lossy : {0, 1}) {
     PathOptions options;
     options.loss = lossy * 0.01;
-    Path path(options);
+    OpenPath path(options);
     const Time begin = path.now();
     feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
     ASSERT_TRUE(path.run(seconds(5), [&] { return path.settled(); }));
@@ -84,7 +87,7 @@ TEST(Path, ForgedPacketsChangeNothingButACounter) {
     PathOptions options;
     options.forged = 1;
     options.level = level;
-    Path path(options);
+    OpenPath path(options);
     feed(path, 0, kBulk, 8, [] { return std::size_t{50'000}; });
     ASSERT_TRUE(path.run(seconds(2), [&] { return path.settled(); }));
     expect_all(path, "forged");
@@ -94,7 +97,7 @@ TEST(Path, ForgedPacketsChangeNothingButACounter) {
 }
 
 TEST(Path, AnOutageIsSurvived) {
-  Path path({});
+  OpenPath path({});
   feed(path, 0, kBulk, 20, [] { return kMaxOperation.value; });
   path.send(0, kControl, 0);
   ASSERT_FALSE(path.run(milliseconds(10), [] { return false; }));
@@ -112,7 +115,7 @@ TEST(Path, AnOutageIsSurvived) {
 TEST(Path, MarksOfCongestionAreHeeded) {
   PathOptions options;
   options.marks = 0.5;
-  Path path(options);
+  OpenPath path(options);
   feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
   ASSERT_TRUE(path.run(seconds(20), [&] { return path.settled(); }));
   expect_all(path, "marked");
