@@ -280,7 +280,8 @@ void Association::apply(Time now, Channel& channel, std::uint64_t marked) {
   channel.marked_there = std::max(channel.marked_there, marked);
   counters_.packets_lost += outcome_.packets_lost;
   if (outcome_.packets_lost > 0) channel.told = 0;  // what it said of the stream's end may be lost
-  channel.window.note(now, outcome_.packets_acked, new_marks, outcome_.packets_lost, times(channel).smoothed());
+  channel.window.note(now, outcome_.packets_acked, new_marks, outcome_.packets_lost, outcome_.spurious,
+                      times(channel).smoothed());
   for (const Range& piece : outcome_.lost) channel.sends.lost(piece);
   for (const Range& piece : outcome_.acked)
     channel.sends.arrived(piece, [&](std::uint64_t token) { channel.sink->on_sent(token); });
@@ -290,6 +291,7 @@ void Association::apply(Time now, Channel& channel, std::uint64_t marked) {
 
 void Association::credit_raised(Slot slot) {
   channels_[slot].ack_due = true;
+  counters_.spurious += outcome_.spurious;
   owner_.on_credit();
 }
 

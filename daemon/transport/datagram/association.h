@@ -62,6 +62,7 @@ class AssociationOwner {
 struct AssociationCounters {
   std::uint64_t packets_sent = 0, packets_received = 0, acks_sent = 0;
   std::uint64_t packets_lost = 0;  // taken for lost: what was in them is sent again
+  std::uint64_t spurious = 0;      // of them, those that have arrived after all
   std::uint64_t duplicates = 0;    // packets that came before
   std::uint64_t stale = 0;         // of a class that is not open here, or of an earlier stream of it
   std::uint64_t forged = 0;        // that nobody who has the keys has made, or that were damaged

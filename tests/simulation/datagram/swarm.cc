@@ -46,6 +46,7 @@ class Run {
         if (auto left = look_at_end(times == 1)) return left;
       }
     }
+    if (seed_ % 16 == 5) return look_at_overtaking(seed_);
     return seed_ % 8 == 0 ? look_at_silence() : std::nullopt;
   }
 
@@ -141,6 +142,26 @@ class Run {
       if (undisturbed && options_.forged == 0 && options_.damage == 0 && counters.forged != 0)
         return Finding{"forgery", "packets of the peer count as forged"};
     }
+    return std::nullopt;
+  }
+
+  // Where nothing is lost, packets that overtake each other are taken for lost only until that has been learned.
+  static std::optional<Finding> look_at_overtaking(std::uint64_t seed) {
+    PathOptions options;
+    options.seed = seed;
+    options.jitter = microseconds(60 + static_cast<std::int64_t>(seed % 40));
+    Path path(options);
+    const auto done = [&] {
+      while (path.host(0).sends[test::kBulk]->given() < 40 && path.send(0, test::kBulk, 100'000)) {
+      }
+      return path.host(0).sends[test::kBulk]->sent() == 40;
+    };
+    if (!path.run(seconds(20), done)) return Finding{"progress", "packets that overtake each other hold it up"};
+    const AssociationCounters& counters = path.host(0).association->counters();
+    if (counters.packets_lost * 10 > counters.packets_sent)
+      return Finding{"overtaking", "of " + std::to_string(counters.packets_sent) +
+                                       " packets, none of which was lost, " + std::to_string(counters.packets_lost) +
+                                       " are taken for lost"};
     return std::nullopt;
   }
 

@@ -102,7 +102,29 @@ TEST_F(Recovering, ThreePacketsBehindAMissingOneMakeItLost) {
   EXPECT_THAT(outcome.lost, ElementsAre(Range{0, 100}));
   EXPECT_EQ(outcome.packets_lost, 1u);
   ASSERT_TRUE(ack({{0, 5}}));  // it comes after all
-  EXPECT_THAT(outcome.acked, ElementsAre(Range{400, 500})) << "it travels again already";
+  EXPECT_THAT(outcome.acked, ElementsAre(Range{0, 100}, Range{400, 500}));
+  EXPECT_EQ(outcome.spurious, 1u);
+}
+
+// RFC 8985, section 6.2: only time counts then, and the window grows with every packet that was not lost after all.
+TEST_F(Recovering, WhereALostOneArrivesAfterAllOnlyTimeCounts) {
+  send(5);
+  now = now + microseconds(1000);
+  ASSERT_TRUE(ack({{1, 5}}));
+  EXPECT_EQ(outcome.packets_lost, 1u);
+  const Duration before = trips.patience(recovery.quarters());
+  ASSERT_TRUE(ack({{0, 5}}));
+  EXPECT_TRUE(recovery.reorders());
+  EXPECT_GT(trips.patience(recovery.quarters() + 1), before);
+  EXPECT_LE(trips.patience(1000), trips.smoothed() * 2 + microseconds(200)) << "a round trip more at the most";
+  send(8);
+  now = now + microseconds(900);
+  ASSERT_TRUE(ack({{6, 13}}));
+  EXPECT_EQ(outcome.packets_lost, 0u) << "seven behind it have come";
+  const auto due = recovery.deadline(trips);
+  ASSERT_TRUE(due);
+  recovery.on_time(*due, trips, &outcome);
+  EXPECT_THAT(outcome.lost, ElementsAre(Range{500, 600}));
 }
 
 TEST_F(Recovering, OneThatIsOvertakenForTooLongIsLost) {
@@ -211,7 +233,7 @@ TEST(Window, MarksMakeItSmallerAndItGrowsAgain) {
   Window window(kib(100), 1000);
   Time now{0};
   const auto rounds = [&](int count, std::uint64_t marked, std::uint64_t lost) {
-    for (int i = 0; i < count; ++i) window.note(now = now + microseconds(100), 50, marked, lost, microseconds(100));
+    for (int i = 0; i < count; ++i) window.note(now = now + microseconds(100), 50, marked, lost, 0, microseconds(100));
   };
   rounds(5, 0, 0);
   EXPECT_EQ(window.size(), kib(100).value);
@@ -225,6 +247,16 @@ TEST(Window, MarksMakeItSmallerAndItGrowsAgain) {
   EXPECT_EQ(window.size(), kib(100).value);
   rounds(30, 0, 10);  // one in six
   EXPECT_LT(window.size(), kib(50).value);
+}
+
+TEST(Window, LossesThatAreNoneAreTakenBack) {
+  Window window(kib(100), 1000);
+  Time now{0};
+  for (int i = 0; i < 3; ++i) window.note(now = now + microseconds(100), 50, 0, 30, 0, microseconds(100));
+  const std::uint64_t small = window.size();
+  EXPECT_LT(small, kib(80).value);
+  window.note(now = now + microseconds(10), 30, 0, 0, 30, microseconds(100));
+  EXPECT_GT(window.size(), small * 5 / 4);
 }
 
 class Crediting : public ::testing::Test, public CreditHolder {
