@@ -11,9 +11,11 @@
 namespace tensorlane::datagram {
 namespace {
 
-// Numbers that a packet may be ahead of, or behind, the highest that has come. What is farther away is not looked at,
-// so that nobody can make this end derive keys for it.
-constexpr std::uint64_t kFar = 1 << 16;
+// Numbers that a packet may be ahead of, or behind, the highest that has come, so that it is of one of two keys, which
+// are kept. What is farther behind is not looked at. For what is farther ahead, as after an outage in which very much
+// was lost, a key is derived: not more often than this, since it takes a microsecond and anybody can ask for it.
+constexpr std::uint64_t kFar = Seal::kPacketsOfAKey / 2;
+constexpr Duration kFarEvery = microseconds(50);
 constexpr std::size_t kKeptRanges = 64;
 // RFC 9000, section 13.2: every few packets, soon after one that came alone, and at once where one is missing.
 constexpr unsigned kAckEvery = 8, kMostBackoff = 6;
@@ -178,7 +180,16 @@ bool Association::of_open_stream(const Head& head) {
 bool Association::plausible(const Head& head) const {
   if (head.slot != kAckSlot && head.slot >= channels_.size()) return false;
   const std::uint64_t next = (head.slot == kAckSlot ? ack_numbers_ : channels_[head.slot].numbers).next();
-  return head.number <= next + kFar && head.number + kFar >= next;
+  return head.number + kFar >= next;
+}
+
+// Whether it opens is found out with a key of its own, where its number is far from all that have come.
+std::size_t Association::open(Time now, const Head& head, std::span<std::byte> packet) {
+  const std::uint64_t next = (head.slot == kAckSlot ? ack_numbers_ : channels_[head.slot].numbers).next();
+  if (head.number <= next + kFar) return opens_.open(head, packet);
+  if (now < next_far_) return 0;
+  next_far_ = now + kFarEvery;
+  return opens_.open_far(head, packet);
 }
 
 bool Association::is_new(const Head& head, Numbers* numbers) {
@@ -197,7 +208,7 @@ bool Association::is_new(const Head& head, Numbers* numbers) {
 Status Association::take(Time now, std::span<std::byte> packet, bool marked) {
   const std::optional<Head> head = read_head(packet);
   const bool possible = head && plausible(*head) && (head->slot != kAckSlot || packet.size() <= kMostAckBytes);
-  const std::size_t bytes = possible ? opens_.open(*head, packet) : 0;
+  const std::size_t bytes = possible ? open(now, *head, packet) : 0;
   if (bytes == 0 || !read_packet(packet.first(bytes), opens_.tag_before(), &read_)) {
     ++counters_.forged;
     return {};
@@ -279,6 +290,7 @@ void Association::apply(Time now, Channel& channel, std::uint64_t marked) {
   const std::uint64_t new_marks = marked - std::min(marked, channel.marked_there);
   channel.marked_there = std::max(channel.marked_there, marked);
   counters_.packets_lost += outcome_.packets_lost;
+  counters_.spurious += outcome_.spurious;
   if (outcome_.packets_lost > 0) channel.told = 0;  // what it said of the stream's end may be lost
   channel.window.note(now, outcome_.packets_acked, new_marks, outcome_.packets_lost, outcome_.spurious,
                       times(channel).smoothed());
@@ -291,7 +303,6 @@ void Association::apply(Time now, Channel& channel, std::uint64_t marked) {
 
 void Association::credit_raised(Slot slot) {
   channels_[slot].ack_due = true;
-  counters_.spurious += outcome_.spurious;
   owner_.on_credit();
 }
 

@@ -185,6 +185,7 @@ class Association final : private CreditHolder {
   State state_of(Time now, Slot slot);
 
   bool plausible(const Head& head) const;  // before it has proved to be right
+  std::size_t open(Time now, const Head& head, std::span<std::byte> packet);
   bool is_new(const Head& head, Numbers* numbers);
   Status take_records(Time now, const ReadPacket& packet);
   Status take_data(Time now, const ReadPacket& packet, bool marked);
@@ -208,6 +209,7 @@ class Association final : private CreditHolder {
   std::vector<Channel> channels_;  // by slot
   Numbers ack_numbers_;
   std::uint64_t next_ack_number_ = 0;
+  Time next_far_;
   Recovery::Outcome outcome_;
   ReadPacket read_;
   AssociationCounters counters_;
