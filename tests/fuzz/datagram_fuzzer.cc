@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "daemon/transport/datagram/association.h"
@@ -33,11 +35,18 @@ class Sink final : public ports::FrameSink {
     return std::span(landings_.back());
   }
   void on_frame(const FrameHeader&) override { TL_ASSERT(whole_-- > 0); }
-  void on_sent(std::uint64_t token) override { TL_ASSERT(token == ++reported_); }
+  void on_sent(std::uint64_t token) override { TL_ASSERT(token > std::exchange(reported_, token)); }
 
  private:
   std::vector<std::vector<std::byte>> landings_;
   std::uint64_t whole_ = 0, reported_ = 0;
+};
+
+// Opens again what the peer closes.
+struct Owner final : AssociationOwner {
+  void on_open(Slot) override {}
+  void on_closed(Slot, const Status& cause) override { expect_explained(cause); }
+  void on_credit() override {}
 };
 
 AssociationConfig config() {
@@ -66,7 +75,10 @@ std::vector<std::byte> sealed(std::span<const std::byte> said, Seal& seal) {
   if (!rest.empty()) std::memcpy(packet.data() + sizeof head, rest.data(), rest.size());
   const std::size_t bytes = std::max(sizeof head + rest.size(), clear_bytes(head, sizeof head + rest.size()));
   packet.resize(bytes + seal.tag_bytes());
-  seal.close(head, packet.data(), bytes);
+  if (head.slot != kAckSlot && rest.size() > sizeof(Data))
+    std::memmove(packet.data() + sizeof head + sizeof(Data) + seal.tag_before(),
+                 packet.data() + sizeof head + sizeof(Data), rest.size() - sizeof(Data));
+  seal.close(head, packet.data(), packet.size());
   return packet;
 }
 
@@ -80,14 +92,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   TL_ASSERT(ready >= 0);
   Input input(data, size);
   Credits credits({});
-  std::array<Sink, 3> sinks;
-  Association association(config(), credits);
-  for (Slot slot = 0; slot < sinks.size(); ++slot) association.attach(slot, sinks[slot]);
+  Owner owner;
+  Association association(config(), credits, owner);
+  Time now(1000);
   Seal peer(DataProtection::kNone, protect::Cipher::kNone, config().receive_secret);
   const std::vector<std::byte> payload(5000);
   std::uint64_t tokens = 0;
   std::array<std::byte, kMostOfAPacket> out;
-  Time now(1000);
+  std::array<std::vector<std::unique_ptr<Sink>>, 3> sinks;  // the last one of a slot is attached
+  const auto attach = [&](Slot slot) {
+    sinks[slot].push_back(std::make_unique<Sink>());
+    association.attach(now, slot, *sinks[slot].back());
+  };
+  for (Slot slot = 0; slot < sinks.size(); ++slot) attach(slot);
   while (!input.empty()) {
     const auto kind = input.take<std::uint8_t>();
     const auto bytes = input.bytes(input.take<std::uint16_t>() % kMostOfAPacket);
@@ -101,7 +118,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       expect_explained(status);
       return 0;
     }
-    association.on_time(now);
+    for (Slot slot = 0; slot < sinks.size(); ++slot) {
+      if (kind == 64u + slot && association.attached(slot)) association.close(now, slot);
+      if (!association.attached(slot)) attach(slot);
+    }
+    if (const Status silence = association.on_time(now); !silence.ok()) expect_explained(silence);
     for (Slot slot = 0; slot < kNumberSpaces; ++slot)
       if (slot == kAckSlot || slot < sinks.size()) TL_ASSERT(association.make(now, slot, out) <= 1400);
   }

@@ -6,7 +6,7 @@
 
 namespace tensorlane::datagram {
 
-Credits::Stream Credits::add(JobId job, Slot slot) {
+Credits::Stream Credits::add(JobId job, Slot slot, CreditHolder& holder) {
   Stream stream = static_cast<Stream>(streams_.size());
   if (free_.empty()) {
     streams_.emplace_back();
@@ -14,7 +14,7 @@ Credits::Stream Credits::add(JobId job, Slot slot) {
     stream = free_.back();
     free_.pop_back();
   }
-  streams_[stream] = {.used = true, .job = job, .slot = slot, .credit = options_.unasked.value};
+  streams_[stream] = {.used = true, .job = job, .slot = slot, .holder = &holder, .credit = options_.unasked.value};
   std::vector<JobTurn>& jobs = jobs_[slot];
   auto found = std::ranges::find(jobs, job, &JobTurn::job);
   if (found == jobs.end()) found = jobs.insert(jobs.end(), {job, {}});
@@ -63,7 +63,7 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
 }
 
 // The next of a job's peers that wants more gets a quantum.
-bool Credits::serve(Time now, Turn& turn, const std::function<void(Stream)>& raised) {
+bool Credits::serve(Time now, Turn& turn) {
   for (std::size_t tried = 0; tried < turn.streams.size(); ++tried) {
     const Stream stream = turn.streams[turn.next % turn.streams.size()];
     turn.next = (turn.next + 1) % turn.streams.size();
@@ -73,13 +73,13 @@ bool Credits::serve(Time now, Turn& turn, const std::function<void(Stream)>& rai
     if (state.asked == 0) state.moved = now;
     state.credit += given;
     count(state, state.asked + given);
-    raised(stream);
+    state.holder->credit_raised(state.slot);
     return true;
   }
   return false;
 }
 
-void Credits::give(Time now, const std::function<void(Stream)>& raised) {
+void Credits::give(Time now) {
   for (Stream stream = 0; stream < streams_.size(); ++stream) {
     State& state = streams_[stream];
     if (!state.used) continue;
@@ -91,7 +91,7 @@ void Credits::give(Time now, const std::function<void(Stream)>& raised) {
     const std::uint64_t least = state.come + options_.unasked.value;
     if (state.wanted <= state.come && state.credit < least) {
       state.credit = least;
-      raised(stream);
+      state.holder->credit_raised(state.slot);
     }
   }
   // Credit of less urgent classes is no reason to wait: theirs is overtaken on the way.
@@ -105,11 +105,21 @@ void Credits::give(Time now, const std::function<void(Stream)>& raised) {
       for (std::size_t tried = 0; tried < jobs.size() && !served; ++tried) {
         JobTurn& job = jobs[next_job_[slot] % jobs.size()];
         next_job_[slot] = (next_job_[slot] + 1) % jobs.size();
-        served = serve(now, job.peers, raised);
+        served = serve(now, job.peers);
       }
       outstanding += outstanding_[slot] - before;
     }
   }
+}
+
+std::optional<Time> Credits::deadline() const {
+  std::optional<Time> first;
+  for (const State& state : streams_) {
+    if (!state.used || state.asked == 0) continue;
+    const Time at = state.moved + options_.gives_up;
+    if (!first || at < *first) first = at;
+  }
+  return first;
 }
 
 }  // namespace tensorlane::datagram

@@ -10,13 +10,20 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <vector>
 
 #include "common/base/units.h"
 #include "daemon/transport/datagram/packet.h"
 
 namespace tensorlane::datagram {
+
+// Who is told that a stream may send more: an association.
+class CreditHolder {
+ public:
+  virtual ~CreditHolder() = default;
+  virtual void credit_raised(Slot slot) = 0;
+};
 
 class Credits {
  public:
@@ -29,8 +36,8 @@ class Credits {
   explicit Credits(const Options& options) : options_(options) {}
 
   using Stream = std::uint32_t;
-  // A stream of this class and job. Its numbers are used again.
-  Stream add(JobId job, Slot slot);
+  // A stream of this class and job. Its numbers are used again. The holder outlives it.
+  Stream add(JobId job, Slot slot, CreditHolder& holder);
   void remove(Stream stream);
 
   // The sender has bytes up to `end`.
@@ -39,8 +46,10 @@ class Credits {
   void come(Time now, Stream stream, std::uint64_t bytes);
   // How far it may send.
   std::uint64_t credit(Stream stream) const { return streams_[stream].credit; }
-  // Gives what there is. `raised` is called for each stream that may send more than before.
-  void give(Time now, const std::function<void(Stream)>& raised);
+  // Gives what there is, and tells the holder of each stream that may send more than before.
+  void give(Time now);
+  // When give() should be called though nothing has come: credit may be given up then.
+  std::optional<Time> deadline() const;
   // Credit of streams of this class that counts as on its way.
   std::uint64_t outstanding(Slot slot) const { return outstanding_[slot]; }
   // What a stream may send beyond what has come.
@@ -51,6 +60,7 @@ class Credits {
     bool used = false;
     JobId job;
     Slot slot = 0;
+    CreditHolder* holder = nullptr;
     std::uint64_t wanted = 0, come = 0, credit = 0;
     std::uint64_t asked = 0;  // credit beyond `come` that counts as on its way
     Time moved;               // when something came last, or was given while nothing was on its way
@@ -62,7 +72,7 @@ class Credits {
     std::size_t next = 0;
   };
   void count(State& state, std::uint64_t asked);
-  bool serve(Time now, Turn& turn, const std::function<void(Stream)>& raised);
+  bool serve(Time now, Turn& turn);
 
   const Options options_;
   std::vector<State> streams_;

@@ -22,7 +22,7 @@ bool take(std::span<const std::byte>* from, Part* part) {
 bool read_ack(std::span<const std::byte>* from, ReadAck* into) {
   Ack& ack = into->ack;
   if (!take(from, &ack)) return false;
-  if (ack.slot >= kSlots || ack.ranges == 0 || ack.ranges > kMaxAckRanges || ack.reserved != 0) return false;
+  if (ack.slot >= kSlots || ack.ranges == 0 || ack.ranges > kMaxAckRanges) return false;
   if (ack.largest == ~std::uint64_t{0}) return false;
   std::uint64_t end = ack.largest + 1;
   for (std::size_t i = 0; i < ack.ranges; ++i) {
@@ -37,10 +37,26 @@ bool read_ack(std::span<const std::byte>* from, ReadAck* into) {
   return true;
 }
 
-bool read_acks(std::span<const std::byte> rest, ReadPacket* into) {
-  if (into->head.acks == 0 || into->head.acks > kSlots) return false;
+bool read_states(std::span<const std::byte>* rest, ReadPacket* into) {
   unsigned slots = 0;
-  for (std::size_t i = 0; i < into->head.acks; ++i) {
+  for (std::size_t i = 0; i < into->counts.states; ++i) {
+    State& state = into->states[i];
+    if (!take(rest, &state)) return false;
+    if (state.slot >= kSlots || state.phase > kMostPhase || state.asks > 1 || state.reserved != 0) return false;
+    const unsigned bit = 1u << state.slot;
+    if ((slots & bit) != 0) return false;
+    slots |= bit;
+  }
+  return true;
+}
+
+bool read_records(std::span<const std::byte> rest, ReadPacket* into) {
+  const Counts& counts = into->counts;
+  if (!take(&rest, &into->counts) || counts.reserved != 0) return false;
+  if (counts.acks + counts.states == 0 || counts.acks > kSlots || counts.states > kSlots) return false;
+  if (!read_states(&rest, into)) return false;
+  unsigned slots = 0;
+  for (std::size_t i = 0; i < counts.acks; ++i) {
     if (!read_ack(&rest, &into->acks[i])) return false;
     const unsigned bit = 1u << into->acks[i].ack.slot;
     if ((slots & bit) != 0) return false;
@@ -53,18 +69,18 @@ bool read_acks(std::span<const std::byte> rest, ReadPacket* into) {
 
 std::optional<Head> read_head(std::span<const std::byte> packet) {
   Head head;
-  const bool sound =
-      take(&packet, &head) && head.version == kVersion && head.slot < kNumberSpaces && head.reserved == 0;
+  const bool sound = take(&packet, &head) && head.version == kVersion && head.slot < kNumberSpaces;
   return sound ? std::optional(head) : std::nullopt;
 }
 
-bool read_packet(std::span<const std::byte> packet, ReadPacket* into) {
+bool read_packet(std::span<const std::byte> packet, std::size_t tag_before, ReadPacket* into) {
   const std::optional<Head> head = read_head(packet);
   if (!head) return false;
   into->head = *head;
   packet = packet.subspan(sizeof(Head));
-  if (head->slot == kAckSlot) return read_acks(packet, into);
-  if (head->acks != 0 || !take(&packet, &into->data)) return false;
+  if (head->slot == kAckSlot) return head->generation == 0 && read_records(packet, into);
+  if (!take(&packet, &into->data) || packet.size() < tag_before) return false;
+  packet = packet.subspan(tag_before);
   into->bytes = packet;
   return into->data.wanted >= into->data.offset && packet.size() <= into->data.wanted - into->data.offset;
 }
@@ -75,8 +91,16 @@ void write_data(const Head& head, const Data& data, std::byte* out) {
 }
 
 AckWriter::AckWriter(std::span<std::byte> out, const Head& head) : out_(out), head_(head) {
-  TL_ASSERT(out.size() >= sizeof(Head));
-  head_.acks = 0;
+  TL_ASSERT(out.size() >= used_);
+}
+
+bool AckWriter::add(const State& state) {
+  TL_ASSERT(counts_.acks == 0);
+  if (out_.size() - used_ < sizeof state) return false;
+  std::memcpy(out_.data() + used_, &state, sizeof state);
+  used_ += sizeof state;
+  ++counts_.states;
+  return true;
 }
 
 bool AckWriter::add(Ack ack, std::span<const Range> come) {
@@ -102,12 +126,13 @@ bool AckWriter::add(Ack ack, std::span<const Range> come) {
     begin = range.begin;
   }
   std::memcpy(at, &ack, sizeof ack);
-  ++head_.acks;
+  ++counts_.acks;
   return true;
 }
 
 std::size_t AckWriter::finish() {
   std::memcpy(out_.data(), &head_, sizeof head_);
+  std::memcpy(out_.data() + sizeof head_, &counts_, sizeof counts_);
   return used_;
 }
 

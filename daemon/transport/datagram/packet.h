@@ -1,7 +1,9 @@
 // Packets of the datagram transport: what is in one UDP payload. Little-endian; no byte is padding.
 //
-//   head (16 bytes), data (16), bytes to the end, tag    a piece of the stream of the head's slot
-//   head (16 bytes), (ack (32), ranges x 8) x n, tag     what has come, and how far the peer may send, in n slots
+//   head (16 bytes), data (16), tag, bytes    a piece of the stream of the head's slot, of an association of level
+//   `none` head (16 bytes), data (16), bytes, tag    the same at the other levels head (16 bytes), counts (4), state
+//   (12) x m, (ack (32), ranges x 8) x n, tag
+//                                             which classes are open, what has come, and how far the peer may send
 //
 // The tag proves the packet (seal.h). A packet in which anything else stands is dropped, and nothing of it is used.
 #pragma once
@@ -38,9 +40,8 @@ struct Head {
   std::uint32_t association = 0;  // the number that the receiver has given it
   std::uint8_t version = kVersion;
   Slot slot = 0;
-  std::uint8_t acks = 0;  // in a packet of kAckSlot
-  std::uint8_t reserved = 0;
-  std::uint64_t number = 0;  // of its slot, in this direction of the association; never used twice
+  std::uint16_t generation = 0;  // of the stream (State); 0 in a packet of kAckSlot
+  std::uint64_t number = 0;      // of its slot, in this direction of the association; never used twice
 };
 static_assert(sizeof(Head) == 16 && std::has_unique_object_representations_v<Head>);
 
@@ -50,7 +51,37 @@ struct Data {
 };
 static_assert(sizeof(Data) == 16 && std::has_unique_object_representations_v<Data>);
 
-// Of one slot. Everything counts from the association's begin, so that a later one says all that an earlier one did.
+// What follows the head of a packet of kAckSlot.
+struct Counts {
+  std::uint8_t states = 0, acks = 0;  // together at least one
+  std::uint16_t reserved = 0;
+};
+static_assert(sizeof(Counts) == 4 && std::has_unique_object_representations_v<Counts>);
+
+// How often a class has been opened and closed at one end: the count of both. It is odd while the class is open there.
+// It never falls, so a record that is late says nothing new. A class can be used while both ends are at the same odd
+// count.
+using Phase = std::uint32_t;
+constexpr bool is_open(Phase phase) {
+  return phase % 2 == 1;
+}
+constexpr std::uint16_t generation_of(Phase phase) {
+  return static_cast<std::uint16_t>((phase + 1) / 2);
+}
+inline constexpr Phase kMostPhase = 0xffff;  // no peer says more than this
+
+// Of one slot.
+struct State {
+  Phase phase = 0;  // of the one who sends this
+  Phase heard = 0;  // the highest that it has heard of the other end
+  Slot slot = 0;
+  std::uint8_t asks = 0;  // 1: it wants an answer
+  std::uint16_t reserved = 0;
+};
+static_assert(sizeof(State) == 12 && std::has_unique_object_representations_v<State>);
+
+// Of one slot. Everything counts from the association's begin, so that a later one says all that an earlier one did;
+// but the credit counts from the begin of the generation's stream.
 struct Ack {
   std::uint64_t largest = 0;   // packet number that has come
   std::uint64_t credit = 0;    // the peer may send bytes of the slot's stream before this
@@ -58,7 +89,7 @@ struct Ack {
   std::uint32_t delay_us = 0;  // since the largest came
   Slot slot = 0;
   std::uint8_t ranges = 0;  // that follow
-  std::uint16_t reserved = 0;
+  std::uint16_t generation = 0;
 };
 static_assert(sizeof(Ack) == 32 && std::has_unique_object_representations_v<Ack>);
 
@@ -76,7 +107,9 @@ struct ReadAck {
 
 struct ReadPacket {
   Head head;
-  std::array<ReadAck, kSlots> acks;  // head.acks of them, no two of one slot
+  Counts counts;                     // of a packet of kAckSlot
+  std::array<State, kSlots> states;  // counts.states of them, no two of one slot
+  std::array<ReadAck, kSlots> acks;  // counts.acks of them, no two of one slot
   Data data;
   std::span<const std::byte> bytes;  // of the piece; may be empty
 };
@@ -87,20 +120,23 @@ std::optional<Head> read_head(std::span<const std::byte> packet);
 constexpr std::size_t clear_bytes(const Head& head, std::size_t packet_bytes) {
   return head.slot == kAckSlot ? packet_bytes : sizeof(Head) + sizeof(Data);
 }
-// Everything, without the tag. False: it is no packet, and `into` is worth nothing.
-[[nodiscard]] bool read_packet(std::span<const std::byte> packet, ReadPacket* into);
+// Everything, without a tag at the end. In a packet with a piece `tag_before` bytes stand before the piece's. False: it
+// is no packet, and `into` is worth nothing.
+[[nodiscard]] bool read_packet(std::span<const std::byte> packet, std::size_t tag_before, ReadPacket* into);
 
 // Writes what stands before a piece's bytes. `out` is long enough.
 void write_data(const Head& head, const Data& data, std::byte* out);
 
-// Writes a packet of acknowledgements into memory of the caller's.
+// Writes a packet of kAckSlot into memory of the caller's.
 class AckWriter {
  public:
-  // The head's `acks` is counted here. `out` has room for the head at least.
+  // `out` has room for the head and the counts at least.
   AckWriter(std::span<std::byte> out, const Head& head);
   // With up to kMaxAckRanges of the highest ranges of what has come, which are not none. False: there is no room.
   bool add(Ack ack, std::span<const Range> come);
-  bool empty() const { return head_.acks == 0; }
+  // Before the first add(). False: there is no room.
+  bool add(const State& state);
+  bool empty() const { return counts_.acks == 0 && counts_.states == 0; }
   // How long the packet is.
   std::size_t finish();
   const Head& head() const { return head_; }
@@ -108,7 +144,8 @@ class AckWriter {
  private:
   std::span<std::byte> out_;
   Head head_;
-  std::size_t used_ = sizeof(Head);
+  Counts counts_;
+  std::size_t used_ = sizeof(Head) + sizeof(Counts);
 };
 
 }  // namespace tensorlane::datagram

@@ -87,6 +87,7 @@ Status ReceiveStream::deliver(ports::FrameSink& sink) {
     frames_.pop_front();
     delivered_ = frame.payload.end;
     come_.remove({0, delivered_});
+    ++frames_done_;
     if (frame.dropped) continue;
     const bool checked = (frame.header.flags & protocol::kFlagPayloadCrc) != 0;
     if (checked && protocol::crc32c(frame.landing) != frame.header.payload_crc)

@@ -26,6 +26,11 @@ class ReceiveStream {
   // beyond the limit), or what the sink says.
   Status take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit, ports::FrameSink& sink);
 
+  // A new stream begins.
+  void reset() { *this = ReceiveStream(); }
+
+  // Frames that were delivered, or dropped since the sink had no place for them.
+  std::uint64_t frames() const { return frames_done_; }
   // All before it has been delivered.
   std::uint64_t delivered() const { return delivered_; }
   // Bytes that have come, each counted once.
@@ -47,7 +52,7 @@ class ReceiveStream {
   Status deliver(ports::FrameSink& sink);
   void hold(Range range, const std::byte* bytes);
 
-  std::uint64_t delivered_ = 0, come_bytes_ = 0;
+  std::uint64_t delivered_ = 0, come_bytes_ = 0, frames_done_ = 0;
   RangeSet come_;             // above delivered_
   std::deque<Frame> frames_;  // whose headers are there
   // The header that comes next.

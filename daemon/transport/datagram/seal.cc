@@ -38,6 +38,7 @@ Seal::Seal(DataProtection level, Cipher cipher, const protect::Key& secret)
 Seal::~Seal() {
   sodium_memzero(secret_.data(), secret_.size());
   sodium_memzero(keys_.data(), sizeof keys_);
+  sodium_memzero(&far_, sizeof far_);
 }
 
 std::size_t Seal::tag_bytes() const {
@@ -45,26 +46,30 @@ std::size_t Seal::tag_bytes() const {
 }
 
 const Seal::Keys& Seal::keys(const Head& head) {
-  const std::uint64_t generation = head.number >> kPacketsPerKey;
+  const std::uint64_t generation = head.number / kPacketsOfAKey;
   Keys& one = keys_[head.slot][generation & 1];
-  if (one.generation == generation) return one;
-  std::array<std::byte, kKeyInfo.size() + 1 + sizeof generation> info{};
-  std::memcpy(info.data(), kKeyInfo.data(), kKeyInfo.size());
-  info[kKeyInfo.size()] = std::byte{head.slot};
-  std::memcpy(info.data() + kKeyInfo.size() + 1, &generation, sizeof generation);
-  protect::hkdf_expand(secret_, info, one.key);
-  if (cipher_ == Cipher::kAes256Gcm) crypto_aead_aes256gcm_beforenm(&one.aes, raw(one.key.data()));
-  one.generation = generation;
+  if (one.generation != generation) derive(head.slot, generation, &one);
   return one;
 }
 
-void Seal::hash(const Head& head, const std::byte* packet, std::size_t bytes, std::byte* tag) {
-  crypto_shorthash_siphash24(raw(tag), raw(packet), clear_bytes(head, bytes), raw(keys(head).key.data()));
+void Seal::derive(Slot slot, std::uint64_t generation, Keys* into) const {
+  std::array<std::byte, kKeyInfo.size() + 1 + sizeof generation> info{};
+  std::memcpy(info.data(), kKeyInfo.data(), kKeyInfo.size());
+  info[kKeyInfo.size()] = std::byte{slot};
+  std::memcpy(info.data() + kKeyInfo.size() + 1, &generation, sizeof generation);
+  protect::hkdf_expand(secret_, info, into->key);
+  if (cipher_ == Cipher::kAes256Gcm) crypto_aead_aes256gcm_beforenm(&into->aes, raw(into->key.data()));
+  into->generation = generation;
 }
 
 void Seal::close(const Head& head, std::byte* packet, std::size_t bytes) {
+  bytes -= tag_bytes();
+  if (level_ == DataProtection::kNone) {
+    const std::size_t clear = clear_bytes(head, bytes);
+    crypto_shorthash_siphash24(raw(packet + clear), raw(packet), clear, raw(keys(head).key.data()));
+    return;
+  }
   std::byte* const tag = packet + bytes;
-  if (level_ == DataProtection::kNone) return hash(head, packet, bytes, tag);
   const bool hides = level_ == DataProtection::kEncrypt;
   const std::size_t in_clear = hides ? sizeof(Head) : bytes;
   unsigned char nothing = 0;
@@ -82,21 +87,31 @@ void Seal::close(const Head& head, std::byte* packet, std::size_t bytes) {
 }
 
 std::size_t Seal::open(const Head& head, std::span<std::byte> packet) {
+  return open_with(keys(head), head, packet);
+}
+
+std::size_t Seal::open_far(const Head& head, std::span<std::byte> packet) {
+  derive(head.slot, head.number / kPacketsOfAKey, &far_);
+  return open_with(far_, head, packet);
+}
+
+std::size_t Seal::open_with(const Keys& own, const Head& head, std::span<std::byte> packet) const {
   if (packet.size() < sizeof(Head) + tag_bytes()) return 0;
   const std::size_t bytes = packet.size() - tag_bytes();
-  const std::byte* const tag = packet.data() + bytes;
   if (level_ == DataProtection::kNone) {
-    if (bytes < clear_bytes(head, bytes)) return 0;
+    const std::size_t clear = clear_bytes(head, bytes);
+    if (bytes < clear) return 0;
     std::array<std::byte, kHashBytes> expected{};
-    hash(head, packet.data(), bytes, expected.data());
-    return sodium_memcmp(expected.data(), tag, expected.size()) == 0 ? bytes : 0;
+    crypto_shorthash_siphash24(raw(expected.data()), raw(packet.data()), clear, raw(own.key.data()));
+    if (sodium_memcmp(expected.data(), packet.data() + clear, expected.size()) != 0) return 0;
+    return head.slot == kAckSlot ? bytes : packet.size();
   }
+  const std::byte* const tag = packet.data() + bytes;
   const bool hides = level_ == DataProtection::kEncrypt;
   const std::size_t in_clear = hides ? sizeof(Head) : bytes;
   unsigned char nothing = 0;
   unsigned char* const message = hides ? raw(packet.data() + in_clear) : &nothing;
   const auto nonce = nonce_of(head);
-  const Keys& own = keys(head);
   const int wrong =
       cipher_ == Cipher::kAes256Gcm
           ? crypto_aead_aes256gcm_decrypt_detached_afternm(message, nullptr, message, bytes - in_clear, raw(tag),

@@ -34,14 +34,23 @@ class Seal {
 
   // What is added to each packet.
   std::size_t tag_bytes() const;
-  // Proves the packet; the tag is written behind it. With `encrypt` all but the head is enciphered where it lies.
+  // How much of it stands before the bytes of a piece: all at `none`, so that the bytes need not lie in the same memory
+  // as what stands before them; nothing at the other levels.
+  std::size_t tag_before() const { return level_ == DataProtection::kNone ? kHashBytes : 0; }
+  // Proves the packet, which is `bytes` long with its tag, for which it has left room. With `encrypt` all but the head
+  // is enciphered where it lies. At `none` nothing behind the tag is read of a packet with a piece.
   void close(const Head& head, std::byte* packet, std::size_t bytes);
-  // Whether the packet with its tag is right, and where it is enciphered deciphers it. Its length without the tag; 0:
-  // it is forged, damaged, or of something else.
+  // Whether the packet with its tag is right, and where it is enciphered deciphers it. Its length without a tag at its
+  // end; 0: it is forged, damaged, or of something else.
   [[nodiscard]] std::size_t open(const Head& head, std::span<std::byte> packet);
 
+  // The same for a packet whose key may be none of those that are kept, and does not replace one of them.
+  [[nodiscard]] std::size_t open_far(const Head& head, std::span<std::byte> packet);
+
+  // Of one slot, with numbers that follow each other.
+  static constexpr std::uint64_t kPacketsOfAKey = 1 << 20;
+
  private:
-  static constexpr unsigned kPacketsPerKey = 20;  // a power of 2
   static constexpr std::size_t kHashBytes = crypto_shorthash_siphash24_BYTES;
   // Of one slot and one count of packets. Two are kept for each slot: the present one, and one beside it.
   struct Keys {
@@ -50,12 +59,14 @@ class Seal {
     crypto_aead_aes256gcm_state aes;
   };
   const Keys& keys(const Head& head);
-  void hash(const Head& head, const std::byte* packet, std::size_t bytes, std::byte* tag);
+  void derive(Slot slot, std::uint64_t generation, Keys* into) const;
+  std::size_t open_with(const Keys& own, const Head& head, std::span<std::byte> packet) const;
 
   const DataProtection level_;
   const protect::Cipher cipher_;
   protect::Key secret_;
   std::array<std::array<Keys, 2>, kNumberSpaces> keys_;
+  Keys far_;
 };
 
 }  // namespace tensorlane::datagram

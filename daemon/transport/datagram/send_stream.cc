@@ -6,17 +6,30 @@
 #include "common/base/assert.h"
 
 namespace tensorlane::datagram {
+namespace {
+
+// A payload, or an end of one, that is no longer than this is copied: another part costs more.
+constexpr std::size_t kCopied = 256;
+
+}  // namespace
 
 SendStream::SendStream(std::size_t frames) : frames_(frames) {
   TL_ASSERT(frames > 0);
 }
 
+void SendStream::reset() {
+  first_ = count_ = 0;
+  end_ = unsent_ = acked_ = 0;
+  lost_ = come_ = {};
+}
+
 void SendStream::push(const protocol::FrameHeader& header, std::span<const std::byte> payload, std::uint64_t token) {
   TL_ASSERT(writable());
-  Frame& added = frames_[(first_ + count_) % frames_.size()];
+  Frame& added = frame(count_);
   added.begin = end_;
   added.payload = payload;
   added.token = token;
+  added.borrowed_until = 0;
   protocol::FrameHeader own = header;
   own.payload_bytes = static_cast<std::uint32_t>(payload.size());
   protocol::encode_frame(own, added.header);
@@ -45,22 +58,69 @@ std::optional<Range> SendStream::next(std::uint64_t limit, std::size_t most) con
   return Range{unsent_, end};
 }
 
-void SendStream::take(Range piece, std::span<std::byte> out) {
-  TL_ASSERT(piece.end <= end_ && piece.begin >= acked_ && out.size() == piece.length());
+void SendStream::leaves(Range piece) {
   lost_.remove(piece);
   unsent_ = std::max(unsent_, piece.end);
-  std::size_t i = find(piece.begin);
-  for (std::uint64_t at = piece.begin; at < piece.end; ++i) {
-    const Frame& from = frame(i);
+}
+
+// Calls `use` with one run of bytes after the other that lie together, until the piece ends or `use` takes less than
+// the whole run. Returns where that is.
+template <typename Use>
+std::uint64_t SendStream::walk(Range piece, Use use) {
+  TL_ASSERT(piece.end <= end_ && piece.begin >= acked_);
+  std::uint64_t at = piece.begin;
+  for (std::size_t i = find(piece.begin); at < piece.end;) {
+    Frame& from = frame(i);
     const std::uint64_t inside = at - from.begin;
     const bool header = inside < from.header.size();
-    const std::span<const std::byte> source = header ? std::span<const std::byte>(from.header).subspan(inside)
-                                                     : from.payload.subspan(inside - from.header.size());
-    const std::size_t bytes = std::min<std::size_t>(source.size(), piece.end - at);
-    std::memcpy(out.data() + (at - piece.begin), source.data(), bytes);
-    at += bytes;
-    if (header && bytes == source.size() && !from.payload.empty()) --i;  // its payload follows
+    std::span<const std::byte> source = header ? std::span<const std::byte>(from.header).subspan(inside)
+                                               : from.payload.subspan(inside - from.header.size());
+    source = source.first(std::min<std::size_t>(source.size(), piece.end - at));
+    const std::size_t taken = use(from, source, header);
+    at += taken;
+    if (taken < source.size()) break;
+    if (at == from.end()) ++i;
   }
+  return at;
+}
+
+void SendStream::take(Range piece, std::span<std::byte> out) {
+  TL_ASSERT(out.size() == piece.length());
+  walk(piece, [to = out.data()](Frame&, std::span<const std::byte> source, bool) mutable {
+    std::memcpy(to, source.data(), source.size());
+    to += source.size();
+    return source.size();
+  });
+  leaves(piece);
+}
+
+Range SendStream::gather(Range piece, std::uint64_t number, std::span<std::byte> own, Gathered* into) {
+  const auto use = [&](Frame& from, std::span<const std::byte> source, bool header) -> std::size_t {
+    if (!header && source.size() > kCopied) {
+      if (into->count == into->parts.size()) return 0;
+      into->parts[into->count++] = source;
+      into->borrows = true;
+      from.borrowed_until = borrowed_until_ = number + 1;
+      return source.size();
+    }
+    // Behind what was written last, or a part of its own.
+    const std::size_t bytes = std::min(source.size(), own.size());
+    if (bytes == 0) return 0;
+    std::memcpy(own.data(), source.data(), bytes);
+    std::span<const std::byte>& last = into->parts[into->count - 1];
+    if (last.data() + last.size() == own.data()) {
+      last = {last.data(), last.size() + bytes};
+    } else {
+      if (into->count == into->parts.size()) return 0;
+      into->parts[into->count++] = own.first(bytes);
+    }
+    own = own.subspan(bytes);
+    return bytes;
+  };
+  piece.end = walk(piece, use);
+  into->bytes += piece.length();
+  leaves(piece);
+  return piece;
 }
 
 void SendStream::lost(Range piece) {
@@ -77,7 +137,16 @@ void SendStream::arrived(Range piece, const std::function<void(std::uint64_t)>& 
   lost_.remove(piece);
   acked_ = come_.first_missing({acked_, end_});
   come_.remove({0, acked_});
-  while (count_ > 0 && frame(0).end() <= acked_) {
+  tell(on_sent);
+}
+
+void SendStream::released(std::uint64_t number, const std::function<void(std::uint64_t)>& on_sent) {
+  released_ = std::max(released_, number);
+  tell(on_sent);
+}
+
+void SendStream::tell(const std::function<void(std::uint64_t)>& on_sent) {
+  while (count_ > 0 && frame(0).end() <= acked_ && frame(0).borrowed_until <= released_) {
     const std::uint64_t token = frame(0).token;
     first_ = (first_ + 1) % frames_.size();
     --count_;

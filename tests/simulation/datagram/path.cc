@@ -58,19 +58,74 @@ void End::on_frame(const protocol::FrameHeader& header) {
 
 // ---- the path ----
 
-// Frames that come go to one End, and those that were sent are told to another.
+// What a host attaches. Frames that come go to one End, and those that were sent are told to another.
 struct Path::Both final : ports::FrameSink {
-  Both(End& c, End& s) : comes(c), sends(s) {}
   Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
-    return comes.on_header(header);
+    return comes->on_header(header);
   }
-  void on_frame(const protocol::FrameHeader& header) override { comes.on_frame(header); }
-  void on_sent(std::uint64_t token) override { sends.on_sent(token); }
-  End &comes, &sends;
+  void on_frame(const protocol::FrameHeader& header) override { comes->on_frame(header); }
+  void on_sent(std::uint64_t token) override { sends->on_sent(token); }
+  End *comes = nullptr, *sends = nullptr;
 };
 
+Path::Host::Host(Path& p, int i) : path(p), index(i), credits(p.options_.credits) {}
+Path::Host::~Host() = default;
+
+void Path::Host::on_open(Slot slot) {
+  ++opened[slot];
+  path.renew(index, slot);
+}
+
+void Path::Host::on_closed(Slot slot, const Status& cause) {
+  ++closed[slot];
+  if (cause.ok()) wrong = "a class was closed without a cause";
+  path.renew(index, slot);
+}
+
+// What a stream of a generation of a class carries.
+std::uint64_t Path::contents_of(int sender, int host, Slot slot) const {
+  const std::uint64_t generation = hosts_[host]->association->generation(slot);
+  return options_.seed * 4096 + incarnation_ * 256 + generation * 2 + static_cast<unsigned>(sender);
+}
+
+// The ends of a stream that is gone give way to others.
+void Path::renew(int i, Slot slot) {
+  Host& host = *hosts_[i];
+  std::uint64_t drops = 0;
+  for (auto* ends : {&host.sends, &host.receives}) {
+    std::unique_ptr<End>& end = (*ends)[slot];
+    if (end) {
+      drops = end->drops;
+      if (!end->wrong().empty()) host.wrong = end->wrong();
+      host.old[slot].push_back(std::move(end));
+    }
+    end = std::make_unique<End>(contents_of(ends == &host.sends ? i : 1 - i, i, slot), slot);
+  }
+  host.receives[slot]->drops = drops;
+  if (!host.association->borrows(slot)) host.old[slot].clear();
+  host.sinks[slot]->comes = host.receives[slot].get();
+  host.sinks[slot]->sends = host.sends[slot].get();
+}
+
+void Path::attach(int i, Slot slot) {
+  hosts_[i]->association->attach(now_, slot, *hosts_[i]->sinks[slot]);
+}
+
+void Path::close(int i, Slot slot) {
+  hosts_[i]->association->close(now_, slot);
+  renew(i, slot);
+}
+
+bool Path::open() const {
+  for (Slot slot = 0; slot <= options_.classes; ++slot) {
+    const Association &one = *hosts_[0]->association, &other = *hosts_[1]->association;
+    if (!one.is_up(slot) || !other.is_up(slot) || one.generation(slot) != other.generation(slot)) return false;
+  }
+  return true;
+}
+
 Path::Path(const PathOptions& options) : loss(options.loss), options_(options), random_(options.seed) {
-  for (auto& host : hosts_) host = std::make_unique<Host>(options.credits);
+  for (int i : {0, 1}) hosts_[i] = std::make_unique<Host>(*this, i);
   restart();
 }
 
@@ -78,8 +133,8 @@ void Path::restart() {
   ++incarnation_;
   protect::Key keys[2] = {};
   for (int i : {0, 1}) keys[i][0] = std::byte{static_cast<unsigned char>(2 * incarnation_ + static_cast<unsigned>(i))};
-  sinks_.clear();
   numbers_.clear();
+  for (auto& borrowing : borrowing_) borrowing.clear();
   for (int i : {0, 1}) {
     Host& host = *hosts_[i];
     AssociationConfig config = options_.config;
@@ -92,17 +147,18 @@ void Path::restart() {
     if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
     config.send_secret = keys[i];
     config.receive_secret = keys[1 - i];
-    host.association = std::make_unique<Association>(config, host.credits);
+    host.association = std::make_unique<Association>(config, host.credits, host);
     host.sends.clear();
     host.receives.clear();
+    host.old.clear();
+    host.sends.resize(kSlots);
+    host.receives.resize(kSlots);
+    host.old.resize(kSlots);
+    host.sinks.clear();
     for (Slot slot = 0; slot <= options_.classes; ++slot) {
-      const auto contents_of = [&](int sender) {
-        return options_.seed * 64 + incarnation_ * 2 + static_cast<unsigned>(sender);
-      };
-      host.sends.push_back(std::make_unique<End>(contents_of(i), slot));
-      host.receives.push_back(std::make_unique<End>(contents_of(1 - i), slot));
-      sinks_.push_back(std::make_unique<Both>(*host.receives[slot], *host.sends[slot]));
-      host.association->attach(slot, *sinks_.back());
+      host.sinks.push_back(std::make_unique<Both>());
+      renew(i, slot);
+      if (options_.attach) attach(i, slot);
     }
   }
 }
@@ -148,19 +204,35 @@ void Path::put(int from, std::span<const std::byte> packet) {
   fly(std::move(bytes));
 }
 
+// A packet whose parts are read only when the link has room for the next one.
+std::size_t Path::gather(int from, Slot slot, std::span<std::byte> packet) {
+  std::array<std::byte, 9000> own;
+  Gathered parts;
+  if (!hosts_[from]->association->make(now_, slot, own, &parts)) return 0;
+  if (parts.borrows) borrowing_[from].emplace_back(slot, parts.number);
+  std::size_t bytes = 0;
+  for (const auto part : std::span(parts.parts).first(parts.count)) {
+    std::memcpy(packet.data() + bytes, part.data(), part.size());
+    bytes += part.size();
+  }
+  return bytes == parts.bytes ? bytes : 0;
+}
+
 // The most urgent packet first, as long as the link has room.
 void Path::pump(int from) {
   Host& host = *hosts_[from];
   if (!host.failed.ok()) return;
-  host.credits.give(now_, [&](Credits::Stream stream) {
-    for (Slot slot = 0; slot <= options_.classes; ++slot)
-      if (host.association->credit_stream(slot) == stream) host.association->credit_raised(slot);
-  });
+  host.credits.give(now_);
   std::array<std::byte, 9000> packet;
   while (free_at_[from] <= now_) {
+    for (; !borrowing_[from].empty(); borrowing_[from].pop_front()) {
+      const auto [slot, number] = borrowing_[from].front();
+      host.association->released(slot, number);
+      if (!host.association->borrows(slot)) host.old[slot].clear();
+    }
     std::size_t bytes = host.association->make(now_, kAckSlot, packet);
     for (Slot slot = 0; bytes == 0 && slot <= options_.classes; ++slot)
-      bytes = host.association->make(now_, slot, packet);
+      bytes = options_.gathers ? gather(from, slot, packet) : host.association->make(now_, slot, packet);
     if (bytes == 0) return;
     put(from, std::span(packet).first(bytes));
   }
@@ -185,6 +257,7 @@ bool Path::run(Duration time, const std::function<bool()>& done) {
       if (const auto due = hosts_[i]->association->deadline(); due && *due > now_) next = std::min(next, *due);
       if (free_at_[i] > now_) next = std::min(next, free_at_[i]);
     }
+    if (!open()) next = std::min(next, now_ + milliseconds(1));  // `done` may attach
     if (next >= end) return false;
     now_ = std::max(next, now_ + nanoseconds(1));
     while (!flying_.empty() && flying_.begin()->first <= now_) {
@@ -194,7 +267,7 @@ bool Path::run(Duration time, const std::function<bool()>& done) {
     }
     for (int i : {0, 1})
       if (const auto due = hosts_[i]->association->deadline(); due && *due <= now_)
-        hosts_[i]->association->on_time(now_);
+        if (Status status = hosts_[i]->association->on_time(now_); !status.ok()) hosts_[i]->failed = status;
   }
   return true;
 }
@@ -202,7 +275,7 @@ bool Path::run(Duration time, const std::function<bool()>& done) {
 bool Path::settled() const {
   for (const auto& host : hosts_)
     for (const auto& end : host->sends)
-      if (end->sent() != end->given()) return false;
+      if (end && end->sent() != end->given()) return false;
   return true;
 }
 
@@ -210,9 +283,10 @@ std::string Path::wrong() const {
   if (reused_) return "a packet number is used twice";
   for (const auto& host : hosts_) {
     if (!host->failed.ok()) return host->failed.to_string();
+    if (!host->wrong.empty()) return host->wrong;
     for (const auto* ends : {&host->sends, &host->receives})
       for (const auto& end : *ends)
-        if (!end->wrong().empty()) return end->wrong();
+        if (end && !end->wrong().empty()) return end->wrong();
   }
   return {};
 }

@@ -18,6 +18,8 @@
 
 namespace tensorlane::datagram::test {
 
+inline constexpr Slot kControl = 0, kUrgent = 1, kBulk = 2;
+
 struct PathOptions {
   BitsPerSecond rate{1'000'000'000};
   Duration delay = microseconds(20);
@@ -26,6 +28,8 @@ struct PathOptions {
   double marks = 0;                                    // of packets
   DataProtection level = DataProtection::kNone;
   std::uint8_t classes = 2;
+  bool attach = true;    // all classes, at the begin and by restart()
+  bool gathers = false;  // packets of data borrow payloads, which are read when the link has sent them
   std::uint64_t seed = 1;
   Credits::Options credits;
   AssociationConfig config;  // what is not above
@@ -64,19 +68,19 @@ class Path {
   explicit Path(const PathOptions& options);
   ~Path();
 
-  struct Host {
-    explicit Host(const Credits::Options& options) : credits(options) {}
-    Credits credits;
-    std::unique_ptr<Association> association;
-    std::vector<std::unique_ptr<End>> sends, receives;  // by slot: the ends of what it sends, and of what comes
-    Status failed;
-  };
+  struct Host;
   Host& host(int i) { return *hosts_[i]; }
   Time now() const { return now_; }
   // Sends a frame of that many bytes, if there is room for one.
   bool send(int from, Slot slot, std::size_t bytes);
   // Until `done`, or that much time has passed. False then.
   bool run(Duration time, const std::function<bool()>& done);
+  // Opens and closes a class at one host. What is sent in it then is another End's, at the other host too, as soon as
+  // that has heard of it.
+  void attach(int host, Slot slot);
+  void close(int host, Slot slot);
+  // All classes are open at both hosts.
+  bool open() const;
   // Both hosts make the association anew, with other keys and frames. What is on its way still arrives.
   void restart();
   // All that was given has come, and both ends know.
@@ -93,9 +97,11 @@ class Path {
     int to = 0;
     bool marked = false;
   };
-  // What a host's association and the sinks of one slot are to each other.
   struct Both;
+  std::uint64_t contents_of(int sender, int host, Slot slot) const;
+  void renew(int host, Slot slot);
   void pump(int from);
+  std::size_t gather(int from, Slot slot, std::span<std::byte> packet);
   void put(int from, std::span<const std::byte> packet);
   void arrive(const Flight& flight);
   double draw() { return std::uniform_real_distribution<double>(0, 1)(random_); }
@@ -104,12 +110,32 @@ class Path {
   std::mt19937_64 random_;
   Time now_{1000};
   std::array<std::unique_ptr<Host>, 2> hosts_;
-  std::vector<std::unique_ptr<Both>> sinks_;
   std::array<Time, 2> free_at_{};  // when the host's link has room for the next packet
   std::multimap<Time, Flight> flying_;
+  std::array<std::deque<std::pair<Slot, std::uint64_t>>, 2> borrowing_;  // packets that the host's link is sending
   unsigned incarnation_ = 0;
   std::set<std::tuple<int, Slot, std::uint64_t>> numbers_;  // of packets of this incarnation, by sender
   bool reused_ = false;
+};
+
+// One of the two, and what its association tells.
+struct Path::Host final : AssociationOwner {
+  Host(Path& path, int index);
+  ~Host() override;
+  void on_open(Slot slot) override;
+  void on_closed(Slot slot, const Status& cause) override;
+  void on_credit() override {}
+
+  Path& path;
+  const int index;
+  Credits credits;
+  std::unique_ptr<Association> association;
+  std::vector<std::unique_ptr<End>> sends, receives;   // by slot: the ends of what it sends, and of what comes
+  std::vector<std::unique_ptr<Both>> sinks;            // by slot
+  std::vector<std::vector<std::unique_ptr<End>>> old;  // by slot: what packets may borrow of
+  std::array<unsigned, kSlots> opened{}, closed{};     // how often it was told
+  std::string wrong;                                   // of ends that are gone
+  Status failed;                                       // take() or on_time() has ended it
 };
 
 }  // namespace tensorlane::datagram::test

@@ -2,15 +2,20 @@
 // they were sent, whatever the seed.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
 #include "tests/simulation/datagram/path.h"
 
 namespace tensorlane::datagram {
 namespace {
 
-using test::Path;
-using test::PathOptions;
+using namespace test;
 
-constexpr Slot kControl = 0, kUrgent = 1, kBulk = 2;
+struct OpenPath : Path {
+  explicit OpenPath(const PathOptions& options) : Path(options) {
+    EXPECT_TRUE(run(seconds(1), [&] { return open(); }));
+  }
+};
 
 // Gives frames for as long as there is room, `count` in all of each slot.
 void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::function<std::size_t()>& bytes) {
@@ -21,14 +26,14 @@ void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::funct
 void expect_all(Path& path, const std::string& what) {
   EXPECT_EQ(path.wrong(), "") << what;
   for (int i : {0, 1}) {
-    for (Slot slot = 0; slot < path.host(i).sends.size(); ++slot)
+    for (Slot slot = 0; slot < path.host(i).sinks.size(); ++slot)
       EXPECT_EQ(path.host(1 - i).receives[slot]->delivered(), path.host(i).sends[slot]->given())
           << what << ", host " << i << ", slot " << int{slot};
   }
 }
 
 TEST(Path, ACleanPathIsFilled) {
-  Path path({});
+  OpenPath path({});
   const Time begin = path.now();
   constexpr std::uint64_t kFrames = 40;
   feed(path, 0, kBulk, kFrames, [] { return kMaxOperation.value; });
@@ -42,7 +47,7 @@ TEST(Path, ACleanPathIsFilled) {
 
 // A message is there after a round trip or less.
 TEST(Path, ASmallFrameGoesAtOnce) {
-  Path path({});
+  OpenPath path({});
   const Time begin = path.now();
   path.send(0, kUrgent, 4096);
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 1; }));
@@ -53,7 +58,7 @@ TEST(Path, ASmallFrameGoesAtOnce) {
 
 // Of 1 MiB in each class, given at the same time: the urgent one is there before a tenth of the bulk is.
 TEST(Path, TheMostUrgentGoesFirst) {
-  Path path({});
+  OpenPath path({});
   feed(path, 0, kBulk, 4, [] { return kMaxOperation.value; });
   feed(path, 0, kUrgent, 4, [] { return kMaxOperation.value; });
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 4; }));
@@ -62,20 +67,75 @@ TEST(Path, TheMostUrgentGoesFirst) {
   expect_all(path, "both");
 }
 
-TEST(Path, AHundredthLostLeavesMostOfIt) {
-  double goodput[2] = {};
-  for (int lossy : {0, 1}) {
-    PathOptions options;
-    options.loss = lossy * 0.01;
-    Path path(options);
-    const Time begin = path.now();
-    feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
-    ASSERT_TRUE(path.run(seconds(5), [&] { return path.settled(); }));
-    expect_all(path, "lossy");
-    goodput[lossy] = 1 / to_seconds(path.now() - begin);
+// Bits per second of 10 MiB of bulk.
+double goodput(const PathOptions& options, AssociationCounters* counters = nullptr) {
+  OpenPath path(options);
+  const Time begin = path.now();
+  feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
+  EXPECT_TRUE(path.run(seconds(5), [&] { return path.settled(); }));
+  expect_all(path, "goodput");
+  if (counters != nullptr) *counters = path.host(0).association->counters();
+  return static_cast<double>(40 * kMaxOperation.value) * 8 / to_seconds(path.now() - begin);
+}
+
+TEST(Path, OfGoodputMostIsLeftWhereALittleIsLost) {
+  const double clean = goodput({});
+  const auto share = [&](double loss, std::uint64_t seed) { return goodput({.loss = loss, .seed = seed}) / clean; };
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    const double one = share(0.01, seed), five = share(0.05, seed);
+    std::printf("seed %d: of the goodput %.3f is left where 1 %% is lost, and %.3f where 5 %% is\n",
+                static_cast<int>(seed), one, five);
+    EXPECT_GT(one, 0.6);
+    EXPECT_GT(five, 0.3);
   }
-  EXPECT_GT(goodput[1], 0.6 * goodput[0]);
-  RecordProperty("share", std::to_string(goodput[1] / goodput[0]));
+}
+
+// Each packet is late by up to twelve others, or by many round trips' worth of them.
+TEST(Path, OvertakingIsNeitherLossNorCongestion) {
+  const double clean = goodput({});
+  for (const int late : {20, 100, 400}) {
+    PathOptions options;
+    options.jitter = microseconds(late);
+    AssociationCounters counters;
+    const double share = goodput(options, &counters) / clean;
+    std::printf("up to %d us late: %.3f of the goodput, %llu of %llu packets taken for lost\n", late, share,
+                static_cast<unsigned long long>(counters.packets_lost),
+                static_cast<unsigned long long>(counters.packets_sent));
+    EXPECT_GT(share, 0.8);
+    // The window for overtaking is a round trip at the most, so what is later than that may count as lost.
+    if (late <= 100) {
+      EXPECT_LT(counters.packets_lost, counters.packets_sent / 50);
+    }
+  }
+}
+
+// Later packets would be implausible for ever if numbers could not be far ahead.
+TEST(Path, ABurstThatIsLostWholeIsNoBlackHole) {
+  PathOptions options;
+  options.config.packets = 1 << 21;
+  options.config.packet_bytes = 256;
+  options.config.window = mib(512);
+  options.credits.window = options.credits.unasked = mib(512);
+  OpenPath path(options);
+  Association& association = *path.host(0).association;
+  const Slot slot = kBulk;
+  std::uint64_t lost = 0;
+  std::array<std::byte, 256> packet;
+  while (lost < 1'200'000) {
+    path.send(0, slot, kMaxOperation.value);
+    const std::uint64_t before = lost;
+    while (association.make(path.now(), slot, packet) > 0) ++lost;
+    if (lost == before && !association.writable(slot)) break;
+  }
+  ASSERT_GT(lost, 600'000u);
+  path.close(0, slot);  // what was lost is not sent again: the numbers are ahead, and no more
+  path.attach(0, slot);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).closed[slot] == 1; }));
+  path.attach(1, slot);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return association.writable(slot) && path.open(); }));
+  ASSERT_TRUE(path.send(0, slot, 100'000));
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); })) << "every packet is implausible";
+  EXPECT_EQ(path.wrong(), "");
 }
 
 // Nobody is answered, nothing is changed, and each is counted.
@@ -84,7 +144,7 @@ TEST(Path, ForgedPacketsChangeNothingButACounter) {
     PathOptions options;
     options.forged = 1;
     options.level = level;
-    Path path(options);
+    OpenPath path(options);
     feed(path, 0, kBulk, 8, [] { return std::size_t{50'000}; });
     ASSERT_TRUE(path.run(seconds(2), [&] { return path.settled(); }));
     expect_all(path, "forged");
@@ -94,7 +154,7 @@ TEST(Path, ForgedPacketsChangeNothingButACounter) {
 }
 
 TEST(Path, AnOutageIsSurvived) {
-  Path path({});
+  OpenPath path({});
   feed(path, 0, kBulk, 20, [] { return kMaxOperation.value; });
   path.send(0, kControl, 0);
   ASSERT_FALSE(path.run(milliseconds(10), [] { return false; }));
@@ -112,7 +172,7 @@ TEST(Path, AnOutageIsSurvived) {
 TEST(Path, MarksOfCongestionAreHeeded) {
   PathOptions options;
   options.marks = 0.5;
-  Path path(options);
+  OpenPath path(options);
   feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
   ASSERT_TRUE(path.run(seconds(20), [&] { return path.settled(); }));
   expect_all(path, "marked");

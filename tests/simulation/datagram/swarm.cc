@@ -1,5 +1,6 @@
 // Associations under seeds: packets are lost, overtake each other, come twice and damaged, strangers add theirs, and
-// hosts begin anew. Whatever happens every frame comes, once, in order and as it was sent, and nothing stands still.
+// hosts begin anew, or close a class and open it again. Whatever happens every frame comes, once, in order and as it
+// was sent, and nothing stands still.
 #include <algorithm>
 #include <optional>
 #include <random>
@@ -22,7 +23,7 @@ struct Finding {
 
 class Run {
  public:
-  explicit Run(std::uint64_t seed) : random_(seed * 7919), options_(draw_options(seed)), path_(options_) {}
+  explicit Run(std::uint64_t seed) : seed_(seed), random_(seed * 7919), options_(draw_options(seed)), path_(options_) {}
 
   std::optional<Finding> run() {
     const unsigned times = 1 + static_cast<unsigned>(random_() % 3);
@@ -31,8 +32,9 @@ class Run {
       draw_frames();
       const bool whole = i + 1 == times;
       const auto done = [&] {
+        open_and_close();
         const bool given = feed();
-        return !path_.wrong().empty() || !credit_is_kept() || (given && path_.settled());
+        return !path_.wrong().empty() || !credit_is_kept() || (given && path_.open() && path_.settled());
       };
       // Else they begin anew while something is under way.
       const bool ended =
@@ -44,7 +46,8 @@ class Run {
         if (auto left = look_at_end(times == 1)) return left;
       }
     }
-    return std::nullopt;
+    if (seed_ % 16 == 5) return look_at_overtaking(seed_);
+    return seed_ % 8 == 0 ? look_at_silence() : std::nullopt;
   }
 
  private:
@@ -61,6 +64,9 @@ class Run {
     options.jitter = microseconds(static_cast<std::int64_t>(draw(200)));
     options.level = static_cast<DataProtection>(seed % 3);
     options.classes = static_cast<std::uint8_t>(1 + random_() % 4);
+    options.attach = random_() % 2 == 0;
+    options.gathers = random_() % 3 == 0;
+    options.config.give_up = seconds(50);
     options.config.packet_bytes = 300 + random_() % 8000;
     options.config.frames = 1 + random_() % 64;
     options.config.packets = 8 + random_() % 500;
@@ -72,10 +78,22 @@ class Run {
   }
 
   void draw_frames() {
+    closes_ = random_() % 2 == 0 ? 0 : static_cast<unsigned>(random_() % 6);
     for (int i : {0, 1}) {
       for (Slot slot = 0; slot <= options_.classes; ++slot) {
         counts_[i][slot] = random_() % (slot == 0 ? 40 : 20);
         if (slot > 0 && random_() % 3 == 0) path_.host(i).receives[slot]->drops = 3 + random_() % 5;
+      }
+    }
+  }
+
+  // Now and then a host closes a class; what is not attached is attached sooner or later.
+  void open_and_close() {
+    for (int i : {0, 1}) {
+      for (Slot slot = 0; slot <= options_.classes; ++slot) {
+        const bool attached = path_.host(i).association->attached(slot);
+        if (!attached && random_() % 8 == 0) path_.attach(i, slot);
+        if (attached && closes_ > 0 && random_() % 64 == 0) --closes_, path_.close(i, slot);
       }
     }
   }
@@ -101,8 +119,9 @@ class Run {
     const Credits::Options& bounds = options_.credits;
     for (int i : {0, 1})
       for (Slot slot = 0; slot <= options_.classes; ++slot)
-        if (path_.host(i).credits.ahead(path_.host(i).association->credit_stream(slot)) >
-            bounds.window.value + bounds.quantum.value + bounds.unasked.value)
+        if (path_.host(i).association->attached(slot) &&
+            path_.host(i).credits.ahead(path_.host(i).association->credit_stream(slot)) >
+                bounds.window.value + bounds.quantum.value + bounds.unasked.value)
           return false;
     return true;
   }
@@ -126,10 +145,46 @@ class Run {
     return std::nullopt;
   }
 
+  // Where nothing is lost, packets that overtake each other are taken for lost only until that has been learned.
+  static std::optional<Finding> look_at_overtaking(std::uint64_t seed) {
+    PathOptions options;
+    options.seed = seed;
+    options.jitter = microseconds(60 + static_cast<std::int64_t>(seed % 40));
+    Path path(options);
+    const auto done = [&] {
+      while (path.host(0).sends[test::kBulk]->given() < 40 && path.send(0, test::kBulk, 100'000)) {
+      }
+      return path.host(0).sends[test::kBulk]->sent() == 40;
+    };
+    if (!path.run(seconds(20), done)) return Finding{"progress", "packets that overtake each other hold it up"};
+    const AssociationCounters& counters = path.host(0).association->counters();
+    if (counters.packets_lost * 10 > counters.packets_sent)
+      return Finding{"overtaking", "of " + std::to_string(counters.packets_sent) +
+                                       " packets, none of which was lost, " + std::to_string(counters.packets_lost) +
+                                       " are taken for lost"};
+    return std::nullopt;
+  }
+
+  // The network goes away. Who waits says so; who does not, does not.
+  std::optional<Finding> look_at_silence() {
+    path_.run(seconds(3), [] { return false; });  // what is repeated until it is heard is heard
+    path_.loss = 1;
+    const auto slot = static_cast<Slot>(random_() % (options_.classes + 1u));
+    path_.send(0, slot, slot == 0 ? 0 : 100);
+    path_.run(seconds(60), [] { return false; });
+    if (path_.host(0).failed.code() != Code::kTimedOut)
+      return Finding{"silence", "nobody says that the peer is silent, who is waited for"};
+    if (!path_.host(1).failed.ok())
+      return Finding{"silence", "who does not wait has given up: " + path_.host(1).failed.to_string()};
+    return std::nullopt;
+  }
+
+  const std::uint64_t seed_;
   std::mt19937_64 random_;
   const PathOptions options_;
   Path path_;
   std::array<std::array<std::uint64_t, kSlots>, 2> counts_{};
+  unsigned closes_ = 0;  // that are still to come
 };
 
 }  // namespace

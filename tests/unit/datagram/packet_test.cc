@@ -23,7 +23,7 @@ TEST(Packet, DataIsReadAsItWasWritten) {
   const Head head{.association = 5, .slot = 2, .number = 77};
   const auto packet = data_packet(head, {1000, 1300}, 200);
   ReadPacket read;
-  ASSERT_TRUE(read_packet(packet, &read));
+  ASSERT_TRUE(read_packet(packet, 0, &read));
   EXPECT_EQ(read.head.association, 5u);
   EXPECT_EQ(read.head.slot, 2);
   EXPECT_EQ(read.head.number, 77u);
@@ -34,10 +34,10 @@ TEST(Packet, DataIsReadAsItWasWritten) {
 
 TEST(Packet, APieceBeyondTheStreamIsNone) {
   ReadPacket read;
-  EXPECT_TRUE(read_packet(data_packet({}, {1000, 1200}, 200), &read));
-  EXPECT_FALSE(read_packet(data_packet({}, {1000, 1199}, 200), &read));
-  EXPECT_FALSE(read_packet(data_packet({}, {1000, 999}, 0), &read));
-  EXPECT_FALSE(read_packet(data_packet({}, {~std::uint64_t{0} - 10, ~std::uint64_t{0}}, 200), &read));
+  EXPECT_TRUE(read_packet(data_packet({}, {1000, 1200}, 200), 0, &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {1000, 1199}, 200), 0, &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {1000, 999}, 0), 0, &read));
+  EXPECT_FALSE(read_packet(data_packet({}, {~std::uint64_t{0} - 10, ~std::uint64_t{0}}, 200), 0, &read));
 }
 
 std::vector<std::byte> ack_packet(const std::vector<std::pair<Slot, std::vector<Range>>>& acks,
@@ -53,8 +53,8 @@ std::vector<std::byte> ack_packet(const std::vector<std::pair<Slot, std::vector<
 TEST(Packet, AcknowledgementsAreReadAsTheyWereWritten) {
   const std::vector<Range> come{{0, 3}, {5, 6}, {10, 20}};
   ReadPacket read;
-  ASSERT_TRUE(read_packet(ack_packet({{1, come}, {0, {{0, 1}}}}), &read));
-  ASSERT_EQ(read.head.acks, 2);
+  ASSERT_TRUE(read_packet(ack_packet({{1, come}, {0, {{0, 1}}}}), 0, &read));
+  ASSERT_EQ(read.counts.acks, 2);
   EXPECT_EQ(read.acks[0].ack.largest, 19u);
   EXPECT_EQ(read.acks[0].ack.credit, 101u);
   ASSERT_EQ(read.acks[0].ack.ranges, 3);
@@ -68,45 +68,46 @@ TEST(Packet, OfManyRangesTheHighestAreToldAndOfManySlotsWhatHasRoom) {
   std::vector<Range> come;
   for (std::uint64_t i = 0; i < 50; ++i) come.push_back({i * 10, i * 10 + 1});
   ReadPacket read;
-  ASSERT_TRUE(read_packet(ack_packet({{1, come}}), &read));
+  ASSERT_TRUE(read_packet(ack_packet({{1, come}}), 0, &read));
   ASSERT_EQ(read.acks[0].ack.ranges, kMaxAckRanges);
   EXPECT_EQ(read.acks[0].ranges[0], (Range{490, 491}));
   EXPECT_EQ(read.acks[0].ranges[kMaxAckRanges - 1], (Range{340, 341}));
-  std::vector<std::byte> small(sizeof(Head) + sizeof(Ack) + 2 * sizeof(AckRange) + 6);
+  std::vector<std::byte> small(sizeof(Head) + sizeof(Counts) + sizeof(Ack) + 2 * sizeof(AckRange) + 6);
   AckWriter writer(small, {.slot = kAckSlot});
   EXPECT_TRUE(writer.add({.slot = 1}, come));
   EXPECT_FALSE(writer.add({.slot = 2}, come));
   small.resize(writer.finish());
-  ASSERT_TRUE(read_packet(small, &read));
+  ASSERT_TRUE(read_packet(small, 0, &read));
   EXPECT_EQ(read.acks[0].ack.ranges, 2);
 }
 
 TEST(Packet, WhatMakesNoSenseIsNone) {
   ReadPacket read;
   const auto good = ack_packet({{1, {{4, 6}, {8, 9}}}});
-  ASSERT_TRUE(read_packet(good, &read));
+  ASSERT_TRUE(read_packet(good, 0, &read));
   for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
-    EXPECT_FALSE(read_packet(std::span(good).first(bytes), &read)) << bytes;
+    EXPECT_FALSE(read_packet(std::span(good).first(bytes), 0, &read)) << bytes;
   const auto changed = [&](std::size_t at, std::uint8_t to) {
     auto bad = good;
     bad[at] = std::byte{to};
-    return read_packet(bad, &read);
+    return read_packet(bad, 0, &read);
   };
   EXPECT_FALSE(changed(4, 2)) << "version";
   EXPECT_FALSE(changed(5, kNumberSpaces)) << "slot";
-  EXPECT_FALSE(changed(6, 0)) << "no acknowledgement";
-  EXPECT_FALSE(changed(6, 2)) << "one that is not there";
-  EXPECT_FALSE(changed(7, 1)) << "reserved";
-  constexpr std::size_t kAck = sizeof(Head), kRanges = kAck + sizeof(Ack);
+  EXPECT_FALSE(changed(6, 1)) << "generation";
+  EXPECT_FALSE(changed(16, 1)) << "a state that is not there";
+  EXPECT_FALSE(changed(17, 0)) << "no acknowledgement";
+  EXPECT_FALSE(changed(17, 2)) << "one that is not there";
+  EXPECT_FALSE(changed(18, 1)) << "reserved";
+  constexpr std::size_t kAck = sizeof(Head) + sizeof(Counts), kRanges = kAck + sizeof(Ack);
   EXPECT_FALSE(changed(kAck + 28, kSlots)) << "slot of an acknowledgement";
   EXPECT_FALSE(changed(kAck + 29, 0)) << "no range";
   EXPECT_FALSE(changed(kAck + 29, kMaxAckRanges + 1)) << "too many ranges";
-  EXPECT_FALSE(changed(kAck + 30, 1)) << "reserved";
   EXPECT_FALSE(changed(kRanges, 1)) << "a gap before the first";
   EXPECT_FALSE(changed(kRanges + 4, 0)) << "an empty range";
   EXPECT_FALSE(changed(kRanges + 8, 0)) << "ranges that touch";
   EXPECT_FALSE(changed(kRanges + 8, 200)) << "numbers below 0";
-  EXPECT_FALSE(read_packet(ack_packet({{1, {{4, 6}}}, {1, {{4, 6}}}}), &read)) << "two of one slot";
+  EXPECT_FALSE(read_packet(ack_packet({{1, {{4, 6}}}, {1, {{4, 6}}}}), 0, &read)) << "two of one slot";
 }
 
 TEST(Packet, RubbishNeverPasses) {
@@ -115,7 +116,7 @@ TEST(Packet, RubbishNeverPasses) {
   for (int i = 0; i < 200'000; ++i) {
     std::vector<std::byte> bytes(random() % 200);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % (i % 2 == 0 ? 256 : 4));
-    if (read_packet(bytes, &read) && read.head.slot != kAckSlot) {
+    if (read_packet(bytes, 0, &read) && read.head.slot != kAckSlot) {
       EXPECT_LE(read.bytes.size(), bytes.size());
     }
   }
@@ -129,8 +130,8 @@ class Sealed : public ::testing::TestWithParam<DataProtection> {
   }
   std::vector<std::byte> closed(Seal& seal, const Head& head, std::size_t bytes) {
     auto packet = data_packet(head, {0, 100'000}, bytes);
-    packet.resize(packet.size() + seal.tag_bytes());
-    seal.close(head, packet.data(), packet.size() - seal.tag_bytes());
+    packet.resize(packet.size() + seal.tag_bytes(), std::byte{7});
+    seal.close(head, packet.data(), packet.size());
     return packet;
   }
   protect::Cipher cipher;
@@ -142,7 +143,7 @@ TEST_P(Sealed, OpensInAnyOrderAcrossKeys) {
   for (const std::uint64_t number : {5u, 1u << 20, 3u, (1u << 20) + 7, 4u}) {
     const Head head{.slot = 1, .number = number};
     auto packet = closed(seal, head, 300);
-    ASSERT_EQ(other.open(head, packet), packet.size() - seal.tag_bytes()) << number;
+    ASSERT_EQ(other.open(head, packet), packet.size() - seal.tag_bytes() + seal.tag_before()) << number;
     EXPECT_EQ(packet[40], std::byte{7}) << "deciphered";
   }
 }
@@ -157,10 +158,11 @@ TEST_P(Sealed, WhateverIsChangedIsNotRight) {
     bad[i] ^= std::byte{1};
     const auto changed = read_head(bad);
     const bool open = changed && seal.open(*changed, bad) > 0;
-    const bool is_tag = i >= good.size() - seal.tag_bytes();
-    EXPECT_EQ(open, i >= proved && !is_tag) << i;
+    EXPECT_EQ(open, i >= proved + seal.tag_before()) << i;
   }
-  for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
+  // At `none` the bytes of the piece are not proved.
+  const std::size_t least = seal.tag_before() > 0 ? proved + seal.tag_before() : good.size();
+  for (std::size_t bytes = 0; bytes < least; ++bytes) {
     auto shorter = good;
     shorter.resize(bytes);
     const auto found = read_head(shorter);
