@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "daemon/transport/dpdk/ethdev/eal.h"
 #include "daemon/transport/dpdk/ethdev/ethdev_port.h"
 
 namespace tensorlane::wiring {
@@ -99,7 +100,8 @@ Result<dpdk::PortConfig> packet_port_config(const config::DaemonConfig& config, 
 
 Result<std::unique_ptr<dpdk::PacketPort>> open_packet_port(const config::DaemonConfig& config, RailIndex rail) {
   TL_ASSIGN_OR_RETURN(const dpdk::PortConfig port, packet_port_config(config, rail));
-  return dpdk::open_ethdev_port(port, {.arguments = config.dpdk.eal});
+  TL_RETURN_IF_ERROR(dpdk::start_eal({.arguments = config.dpdk.eal}));
+  return dpdk::open_port(port);
 }
 
 }  // namespace tensorlane::wiring

@@ -14,7 +14,7 @@ namespace tensorlane::wiring {
 // network, gateway or neighbour of daemon.yaml or of the fabric file that is none.
 Result<dpdk::PortConfig> packet_port_config(const config::DaemonConfig& config, RailIndex rail);
 
-// Opens it. Errors also: those of dpdk::open_ethdev_port().
+// Opens it. Errors also: those of dpdk::start_eal() and dpdk::open_port().
 Result<std::unique_ptr<dpdk::PacketPort>> open_packet_port(const config::DaemonConfig& config, RailIndex rail);
 
 }  // namespace tensorlane::wiring

@@ -86,6 +86,15 @@ void Association::attach(Time now, Slot slot, ports::FrameSink& sink) {
   if (channel.phase == channel.phase_there) come_up(slot);
 }
 
+void Association::attach_both(Slot slot, ports::FrameSink& sink) {
+  Channel& channel = channels_[slot];
+  TL_ASSERT(channel.phase == 0);
+  channel.phase_there = channel.heard_there = 1;
+  attach(Time(), slot, sink);
+  channel.say_due = false;
+  waits_since_.reset();
+}
+
 void Association::close(Time now, Slot slot) {
   Channel& channel = channels_[slot];
   TL_ASSERT(is_open(channel.phase));

@@ -82,6 +82,9 @@ class Association final : private CreditHolder {
   // peer has attached it, too (on_open), however long that takes, if the peer answers at all. The sink lives until
   // close() or on_closed().
   void attach(Time now, Slot slot, ports::FrameSink& sink);
+  // The same for the first time of a class that the peer, as the handshake has said, attaches now, too: it is open at
+  // once.
+  void attach_both(Slot slot, ports::FrameSink& sink);
   // Closes a class that is attached: nothing of it is read or written any more, except by packets that borrow payloads
   // (borrows()), and nothing is told of it. What the peer does not have is lost. Not from inside a call of a sink's.
   void close(Time now, Slot slot);

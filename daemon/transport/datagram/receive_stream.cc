@@ -50,6 +50,7 @@ Status ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSin
 }
 
 Status ReceiveStream::begin_frame(ports::FrameSink& sink) {
+  TL_RETURN_IF_ERROR(deliver(sink));  // a frame at a time where nothing is missing
   TL_ASSIGN_OR_RETURN(const protocol::FrameHeader header, protocol::decode_frame(header_));
   Frame frame{.header = header};
   frame.payload.begin = header_at_ + header_.size();

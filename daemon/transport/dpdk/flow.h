@@ -30,7 +30,7 @@ struct ClassShare {
 };
 
 // One thread, the lane's. Callbacks may close the flow that they come from: nothing of it is delivered after that.
-class Flow final : public handshake::UpFlow, private ports::FrameSink {
+class Flow final : public handshake::UpFlow, private ports::FrameSink, private datagram::AssociationOwner {
  public:
   struct Context {  // outlive the flow
     ClassShare& share;
@@ -48,18 +48,18 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink {
   bool reachable() const { return way_->reachable(); }
   std::uint32_t number() const { return way_->number(); }
 
-  bool writable() const override { return !stopped_ && association_.writable(); }
+  bool writable() const override { return !stopped_ && association_.writable(slot_); }
   void send(const ports::Outgoing& operation) override;
   ports::FlowStats stats() const override;
-  ports::FlowProgress progress() const override { return association_.progress(); }
+  ports::FlowProgress progress() const override { return association_.progress(slot_); }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
 
   // A packet that has come with its number. Adds frames that are complete, and operations that the peer has, to
   // `handled`. An error ends the flow.
   Status take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled);
   // The next packet with data, or with an acknowledgement: how long it is; 0: there is none.
-  std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, out); }
-  std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make_ack(now, out); }
+  std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, slot_, out); }
+  std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make(now, datagram::kAckSlot, out); }
   // When on_time() is due.
   std::optional<Time> deadline() const { return association_.deadline(); }
   Status on_time(Time now);
@@ -85,8 +85,13 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink {
   Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override;
   void on_frame(const protocol::FrameHeader& header) override;
   void on_sent(std::uint64_t token) override;
+  // The class is open from the beginning to the end of the flow.
+  void on_open(datagram::Slot) override {}
+  void on_closed(datagram::Slot slot, const Status& cause) override;
+  void on_credit() override { mark_ack(); }
   void count_outstanding();
 
+  const datagram::Slot slot_;
   handshake::Fd socket_;
   const std::unique_ptr<Way> way_;
   ClassShare& share_;
