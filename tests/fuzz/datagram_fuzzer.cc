@@ -113,7 +113,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       association.send(2, {.header = {}, .payload = payload, .token = ++tokens});
     std::vector<std::byte> packet(bytes.begin(), bytes.end());
     if (kind % 2 == 0) packet = sealed(bytes, peer);
-    const Status status = association.take(now, packet, kind % 8 == 3);
+    const Status& status = association.take(now, packet, kind % 8 == 3);
     if (!status.ok()) {
       expect_explained(status);
       return 0;

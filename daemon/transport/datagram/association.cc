@@ -41,6 +41,8 @@ Association::Association(const AssociationConfig& config, Credits& credits, Asso
   TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses && config.packet_bytes >= kLeastPacket);
   sodium_memzero(config_.send_secret.data(), config_.send_secret.size());
   sodium_memzero(config_.receive_secret.data(), config_.receive_secret.size());
+  outcome_.acked.reserve(256);
+  outcome_.lost.reserve(256);
   channels_.reserve(config.classes + std::size_t{1});
   for (Slot slot = 0; slot <= config.classes; ++slot) channels_.emplace_back(config);
 }
@@ -50,8 +52,9 @@ Association::~Association() {
     if (is_open(channel.phase)) credits_.remove(channel.credit);
 }
 
-Status Association::nonsense(const std::string& what) {
-  return {Code::kCorrupt, "the peer's datagrams make no sense: " + what};
+bool Association::nonsense(const std::string& what) {
+  status_ = {Code::kCorrupt, "the peer's datagrams make no sense: " + what};
+  return false;
 }
 
 void Association::send(Slot slot, const ports::Outgoing& operation) {
@@ -137,7 +140,7 @@ bool Association::wants_answer(const Channel& channel) const {
   return channel.heard_there < channel.phase || (is_open(channel.phase) && !channel.up);
 }
 
-Status Association::take_state(const State& state) {
+bool Association::take_state(const State& state) {
   if (state.slot >= channels_.size()) return nonsense(fmt::format("the state of class {}", state.slot));
   Channel& channel = channels_[state.slot];
   if (state.heard > channel.phase)
@@ -156,7 +159,7 @@ Status Association::take_state(const State& state) {
   }
   if (is_open(channel.phase) && !channel.up && channel.phase == channel.phase_there) come_up(state.slot);
   if (!wants_answer(channel)) channel.say_again.reset();
-  return {};
+  return true;
 }
 
 State Association::state_of(Time now, Slot slot) {
@@ -214,38 +217,41 @@ bool Association::is_new(const Head& head, Numbers* numbers) {
   return true;
 }
 
-Status Association::take(Time now, std::span<std::byte> packet, bool marked) {
+const Status& Association::take(Time now, std::span<std::byte> packet, bool marked) {
   const std::optional<Head> head = read_head(packet);
   const bool possible = head && plausible(*head) && (head->slot != kAckSlot || packet.size() <= kMostAckBytes);
   const std::size_t bytes = possible ? open(now, *head, packet) : 0;
   if (bytes == 0 || !read_packet(packet.first(bytes), opens_.tag_before(), &read_)) {
     ++counters_.forged;
-    return {};
+    return status_;
   }
   ++counters_.packets_received;
-  Status status = head->slot == kAckSlot ? take_records(now, read_) : take_data(now, read_, marked);
+  const bool sound = head->slot == kAckSlot ? take_records(now, read_) : take_data(now, read_, marked);
+  TL_ASSERT(sound != !status_.ok());
   note_waiting(now);
-  return status;
+  return status_;
 }
 
-Status Association::take_records(Time now, const ReadPacket& packet) {
-  if (!is_new(packet.head, &ack_numbers_)) return {};
+bool Association::take_records(Time now, const ReadPacket& packet) {
+  if (!is_new(packet.head, &ack_numbers_)) return true;
   waits_since_ = now;
-  for (std::size_t i = 0; i < packet.counts.states; ++i) TL_RETURN_IF_ERROR(take_state(packet.states[i]));
-  for (std::size_t i = 0; i < packet.counts.acks; ++i) TL_RETURN_IF_ERROR(take_ack(now, packet.acks[i]));
-  return {};
+  for (std::size_t i = 0; i < packet.counts.states; ++i)
+    if (!take_state(packet.states[i])) return false;
+  for (std::size_t i = 0; i < packet.counts.acks; ++i)
+    if (!take_ack(now, packet.acks[i])) return false;
+  return true;
 }
 
-Status Association::take_data(Time now, const ReadPacket& packet, bool marked) {
+bool Association::take_data(Time now, const ReadPacket& packet, bool marked) {
   Channel& channel = channels_[packet.head.slot];
   if (!of_open_stream(packet.head)) {
     ++counters_.stale;
-    return {};
+    return true;
   }
   const std::uint64_t expected = channel.numbers.next();
   if (!is_new(packet.head, &channel.numbers)) {
     channel.ack_due = true;  // it may be that the acknowledgement was lost
-    return {};
+    return true;
   }
   waits_since_ = now;
   if (packet.head.number >= expected) channel.largest_at = now;
@@ -256,13 +262,16 @@ Status Association::take_data(Time now, const ReadPacket& packet, bool marked) {
     channel.ack_by = now + kAckDelay;
   }
   const std::uint64_t limit = credits_.credit(channel.credit);
-  TL_RETURN_IF_ERROR(channel.receives.take(packet.data.offset, packet.bytes, limit, *channel.sink));
+  if (!channel.receives.take(packet.data.offset, packet.bytes, limit, *channel.sink)) {
+    status_ = channel.receives.failure();
+    return false;
+  }
   credits_.come(now, channel.credit, channel.receives.come());
   credits_.wants(channel.credit, packet.data.wanted);
-  return {};
+  return true;
 }
 
-Status Association::take_ack(Time now, const ReadAck& read) {
+bool Association::take_ack(Time now, const ReadAck& read) {
   const Ack& ack = read.ack;
   if (ack.slot >= channels_.size()) return nonsense(fmt::format("an acknowledgement in class {}", ack.slot));
   Channel& channel = channels_[ack.slot];
@@ -270,7 +279,7 @@ Status Association::take_ack(Time now, const ReadAck& read) {
   if (!channel.recovery.acknowledge(now, come, microseconds(ack.delay_us), &channel.round_trips, &outcome_))
     return nonsense(fmt::format("packet {} is acknowledged, which was not sent", ack.largest));
   // Of an earlier stream of the class. Packet numbers go on, but credit does not.
-  if (!channel.up || ack.generation != generation_of(channel.phase)) return {};
+  if (!channel.up || ack.generation != generation_of(channel.phase)) return true;
   if (ack.credit > channel.limit) {
     channel.limit = ack.credit;
     channel.asks = 0;
@@ -278,7 +287,7 @@ Status Association::take_ack(Time now, const ReadAck& read) {
   channel.ask_again.reset();
   apply(now, channel, ack.marked);
   arm_ask(now, channel);
-  return {};
+  return true;
 }
 
 // A class that has not been heard of goes by another one.

@@ -13,8 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 
@@ -47,8 +45,8 @@ struct AssociationConfig {
 };
 
 // Whose association it is. Called from inside Association::take(), and on_open() from inside attach(), too; it may call
-// send(), attach() and close() from there. credit_raised() is called from inside Credits::give(), and make() has
-// something to say then.
+// send(), attach() and close() from there. on_credit() is called from inside Credits::give(): make() has something to say
+// then, and nothing may be called from there.
 class AssociationOwner {
  public:
   virtual ~AssociationOwner() = default;
@@ -104,9 +102,9 @@ class Association final : private CreditHolder {
   std::uint64_t outstanding(Slot slot) const { return channels_[slot].sends.end() - channels_[slot].sends.acked(); }
 
   // A packet with this association's number, which may be anything. `marked`: with ECN's mark of congestion. Calls
-  // sinks and the owner. An error ends the association: the peer, who has the keys, has said what makes no sense, or a
-  // sink has refused it.
-  Status take(Time now, std::span<std::byte> packet, bool marked);
+  // sinks and the owner. An error ends the association, and nothing more may be given: the peer, who has the keys, has
+  // said what makes no sense, or a sink has refused it. The answer lives as long as the association.
+  const Status& take(Time now, std::span<std::byte> packet, bool marked);
 
   // The next packet of that slot, or of kAckSlot, if there is something to say: how long it is. `out` has room for
   // packet_bytes.
@@ -183,16 +181,16 @@ class Association final : private CreditHolder {
   void say(Channel& channel, Phase phase);
   void come_up(Slot slot);
   bool wants_answer(const Channel& channel) const;
-  Status take_state(const State& state);
+  bool take_state(const State& state);
   bool of_open_stream(const Head& head);
   State state_of(Time now, Slot slot);
 
   bool plausible(const Head& head) const;  // before it has proved to be right
   std::size_t open(Time now, const Head& head, std::span<std::byte> packet);
   bool is_new(const Head& head, Numbers* numbers);
-  Status take_records(Time now, const ReadPacket& packet);
-  Status take_data(Time now, const ReadPacket& packet, bool marked);
-  Status take_ack(Time now, const ReadAck& ack);
+  bool take_records(Time now, const ReadPacket& packet);
+  bool take_data(Time now, const ReadPacket& packet, bool marked);
+  bool take_ack(Time now, const ReadAck& ack);
   void apply(Time now, Channel& channel, std::uint64_t marked);
   const RoundTrips& times(const Channel& channel) const;
   void arm_ask(Time now, Channel& channel);
@@ -203,7 +201,7 @@ class Association final : private CreditHolder {
   std::size_t make_acks(Time now, std::span<std::byte> out);
   bool is_blocked(const Channel& channel) const;
   void note_waiting(Time now);
-  static Status nonsense(const std::string& what);
+  bool nonsense(const std::string& what);
 
   AssociationConfig config_;  // without its secrets
   Credits& credits_;
@@ -216,6 +214,7 @@ class Association final : private CreditHolder {
   Recovery::Outcome outcome_;
   ReadPacket read_;
   AssociationCounters counters_;
+  Status status_;  // of take()
   // Giving up.
   std::uint32_t waiting_ = 0;        // a bit for each slot in which something waits for the peer
   std::optional<Time> waits_since_;  // or since the peer's last word, whichever is later

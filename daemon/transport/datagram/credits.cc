@@ -6,45 +6,90 @@
 
 namespace tensorlane::datagram {
 
+std::uint32_t Credits::turn_of(JobId job, Slot slot) {
+  const auto is_it = [&](const Turn& turn) { return turn.streams > 0 && turn.job == job && turn.slot == slot; };
+  auto found = std::ranges::find_if(turns_, is_it);
+  if (found == turns_.end()) found = std::ranges::find(turns_, std::size_t{0}, &Turn::streams);
+  if (found == turns_.end()) found = turns_.emplace(turns_.end());
+  found->job = job;
+  found->slot = slot;
+  return static_cast<std::uint32_t>(found - turns_.begin());
+}
+
 Credits::Stream Credits::add(JobId job, Slot slot, CreditHolder& holder) {
   Stream stream = static_cast<Stream>(streams_.size());
   if (free_.empty()) {
     streams_.emplace_back();
+    touched_.reserve(streams_.size());
   } else {
     stream = free_.back();
     free_.pop_back();
   }
-  streams_[stream] = {.used = true, .job = job, .slot = slot, .holder = &holder, .credit = options_.unasked.value};
-  std::vector<JobTurn>& jobs = jobs_[slot];
-  auto found = std::ranges::find(jobs, job, &JobTurn::job);
-  if (found == jobs.end()) found = jobs.insert(jobs.end(), {job, {}});
-  found->peers.streams.push_back(stream);
+  const std::uint32_t turn = turn_of(job, slot);
+  ++turns_[turn].streams;
+  const bool touched = streams_[stream].touched;  // it may be in the list still
+  streams_[stream] = {.used = true,
+                      .slot = slot,
+                      .holder = &holder,
+                      .turn = turn,
+                      .credit = options_.unasked.value,
+                      .touched = touched};
   return stream;
 }
 
 void Credits::remove(Stream stream) {
   State& state = streams_[stream];
   TL_ASSERT(state.used);
-  count(state, 0);
-  std::vector<JobTurn>& jobs = jobs_[state.slot];
-  const auto job = std::ranges::find(jobs, state.job, &JobTurn::job);
-  std::erase(job->peers.streams, stream);
-  job->peers.next = 0;
-  if (job->peers.streams.empty()) {
-    jobs.erase(job);
-    next_job_[state.slot] = 0;
+  count(stream, 0);
+  Turn& turn = turns_[state.turn];
+  turn.waiting.erase(stream);
+  if (--turn.streams == 0 && turn.queued) {
+    active_[turn.slot].erase(state.turn);
+    turn.queued = false;
   }
-  state.used = false;
+  state.used = state.queued = false;
   free_.push_back(stream);
 }
 
-void Credits::count(State& state, std::uint64_t asked) {
+void Credits::link(Stream stream) {
+  State& state = streams_[stream];
+  state.before = newest_;
+  state.behind = kNone;
+  (newest_ == kNone ? oldest_ : streams_[newest_].behind) = stream;
+  newest_ = stream;
+}
+
+void Credits::unlink(Stream stream) {
+  State& state = streams_[stream];
+  (state.before == kNone ? oldest_ : streams_[state.before].behind) = state.behind;
+  (state.behind == kNone ? newest_ : streams_[state.behind].before) = state.before;
+}
+
+// The list is in the order of `moved`: who moves, or begins to have something on its way, goes to its end.
+void Credits::count(Stream stream, std::uint64_t asked) {
+  State& state = streams_[stream];
   outstanding_[state.slot] += asked - state.asked;
+  if (state.asked > 0) unlink(stream);
   state.asked = asked;
+  if (asked > 0) link(stream);
+}
+
+void Credits::queue(Stream stream) {
+  State& state = streams_[stream];
+  if (state.queued || state.silent || state.wanted <= state.credit) return;
+  state.queued = true;
+  Turn& turn = turns_[state.turn];
+  turn.waiting.push_back(stream);
+  if (turn.queued) return;
+  turn.queued = true;
+  active_[state.slot].push_back(state.turn);
 }
 
 void Credits::wants(Stream stream, std::uint64_t end) {
-  streams_[stream].wanted = std::max(streams_[stream].wanted, end);
+  State& state = streams_[stream];
+  if (end <= state.wanted) return;
+  state.wanted = end;
+  queue(stream);
 }
 
 void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
@@ -56,70 +101,74 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
   const std::uint64_t ahead = state.credit - std::min(state.credit, state.come);
   // What it holds counts again.
   if (state.silent)
-    count(state, ahead - std::min(ahead, options_.unasked.value));
+    count(stream, ahead - std::min(ahead, options_.unasked.value));
   else
-    count(state, state.asked - std::min(state.asked, more));
+    count(stream, state.asked - std::min(state.asked, more));
   state.silent = false;
+  queue(stream);
+  if (!state.touched) touched_.push_back(stream);
+  state.touched = true;
 }
 
-// The next of a job's peers that wants more gets a quantum.
-bool Credits::serve(Time now, Turn& turn) {
-  for (std::size_t tried = 0; tried < turn.streams.size(); ++tried) {
-    const Stream stream = turn.streams[turn.next % turn.streams.size()];
-    turn.next = (turn.next + 1) % turn.streams.size();
-    State& state = streams_[stream];
-    if (state.silent || state.wanted <= state.credit) continue;
+// The next of the next job's peers that wants more gets a quantum.
+void Credits::serve(Time now, Slot slot) {
+  const std::uint32_t number = active_[slot].front();
+  active_[slot].pop_front();
+  Turn& turn = turns_[number];
+  const Stream stream = turn.waiting.front();
+  turn.waiting.pop_front();
+  State& state = streams_[stream];
+  state.queued = false;
+  if (!state.silent && state.wanted > state.credit) {
     const std::uint64_t given = std::min(state.wanted - state.credit, options_.quantum.value);
-    if (state.asked == 0) state.moved = now;
     state.credit += given;
-    count(state, state.asked + given);
-    state.holder->credit_raised(state.slot);
-    return true;
+    if (state.asked == 0) {
+      state.moved = now;
+      count(stream, given);
+    } else {
+      outstanding_[slot] += given;
+      state.asked += given;
+    }
+    state.holder->credit_raised(slot);
+    if (!state.queued && state.wanted > state.credit) {
+      state.queued = true;
+      turn.waiting.push_back(stream);
+    }
   }
-  return false;
+  turn.queued = !turn.waiting.empty();
+  if (turn.queued) active_[slot].push_back(number);
 }
 
 void Credits::give(Time now) {
-  for (Stream stream = 0; stream < streams_.size(); ++stream) {
-    State& state = streams_[stream];
-    if (!state.used) continue;
-    if (state.asked > 0 && now >= state.moved + options_.gives_up) {
-      count(state, 0);
-      state.silent = true;
-    }
-    // Of one that has sent everything the next message may begin unasked.
-    const std::uint64_t least = state.come + options_.unasked.value;
-    if (state.wanted <= state.come && state.credit < least) {
-      state.credit = least;
-      state.holder->credit_raised(state.slot);
-    }
+  while (oldest_ != kNone && now >= streams_[oldest_].moved + options_.gives_up) {
+    streams_[oldest_].silent = true;
+    count(oldest_, 0);
   }
+  // Of one that has sent everything the next message may begin unasked.
+  for (const Stream stream : touched_) {
+    State& state = streams_[stream];
+    state.touched = false;
+    const std::uint64_t least = state.come + options_.unasked.value;
+    if (!state.used || state.wanted > state.come || state.credit >= least) continue;
+    state.credit = least;
+    state.holder->credit_raised(state.slot);
+  }
+  touched_.clear();
   // Credit of less urgent classes is no reason to wait: theirs is overtaken on the way.
   std::uint64_t outstanding = 0;
-  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+  for (Slot slot = 0; slot < kSlots; ++slot) {
     outstanding += outstanding_[slot];
-    std::vector<JobTurn>& jobs = jobs_[slot];
-    for (bool served = true; served && outstanding < options_.window.value;) {
-      served = false;
+    while (outstanding < options_.window.value && !active_[slot].empty()) {
       const std::uint64_t before = outstanding_[slot];
-      for (std::size_t tried = 0; tried < jobs.size() && !served; ++tried) {
-        JobTurn& job = jobs[next_job_[slot] % jobs.size()];
-        next_job_[slot] = (next_job_[slot] + 1) % jobs.size();
-        served = serve(now, job.peers);
-      }
+      serve(now, slot);
       outstanding += outstanding_[slot] - before;
     }
   }
 }
 
 std::optional<Time> Credits::deadline() const {
-  std::optional<Time> first;
-  for (const State& state : streams_) {
-    if (!state.used || state.asked == 0) continue;
-    const Time at = state.moved + options_.gives_up;
-    if (!first || at < *first) first = at;
-  }
-  return first;
+  if (oldest_ == kNone) return std::nullopt;
+  return streams_[oldest_].moved + options_.gives_up;
 }
 
 }  // namespace tensorlane::datagram

@@ -4,7 +4,8 @@
 // In the manner of Homa (Montazeri et al., SIGCOMM 2018, sections 3.1 to 3.3): a sender may begin unasked with a few
 // bytes, which say how much more there is; the rest waits for credit. Unlike Homa, whose receivers prefer short
 // messages, credit goes to the most urgent class first, inside a class to jobs in turn, and to a job's peers in turn:
-// what is short is no more urgent than what is long, and jobs share evenly.
+// what is short is no more urgent than what is long, and jobs share evenly. No call walks over all streams but add()
+// and remove().
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 
 #include "common/base/units.h"
 #include "daemon/transport/datagram/packet.h"
+#include "daemon/transport/datagram/ring.h"
 
 namespace tensorlane::datagram {
 
@@ -56,33 +58,42 @@ class Credits {
   std::uint64_t ahead(Stream stream) const { return streams_[stream].credit - streams_[stream].come; }
 
  private:
+  static constexpr Stream kNone = ~Stream{0};
   struct State {
     bool used = false;
-    JobId job;
     Slot slot = 0;
     CreditHolder* holder = nullptr;
+    std::uint32_t turn = 0;
     std::uint64_t wanted = 0, come = 0, credit = 0;
-    std::uint64_t asked = 0;  // credit beyond `come` that counts as on its way
-    Time moved;               // when something came last, or was given while nothing was on its way
-    bool silent = false;      // nothing came of what it had: it gets no more until something does
+    std::uint64_t asked = 0;                // credit beyond `come` that counts as on its way
+    Time moved;                             // when something came last, or was given while nothing was on its way
+    bool silent = false;                    // nothing came of what it had: it gets no more until something does
+    bool queued = false;                    // in its turn
+    bool touched = false;                   // in touched_
+    Stream before = kNone, behind = kNone;  // in the list of those with something on its way
   };
-  // The order in which streams of a class are served: jobs in turn.
+  // The streams of one job in one class that want credit, in the order of service.
   struct Turn {
-    std::vector<Stream> streams;
-    std::size_t next = 0;
+    JobId job;
+    Slot slot = 0;
+    std::size_t streams = 0;  // 0: the turn is free
+    bool queued = false;      // in active_
+    Ring<Stream> waiting;
   };
-  void count(State& state, std::uint64_t asked);
-  bool serve(Time now, Turn& turn);
+  std::uint32_t turn_of(JobId job, Slot slot);
+  void count(Stream stream, std::uint64_t asked);
+  void link(Stream stream);
+  void unlink(Stream stream);
+  void queue(Stream stream);
+  void serve(Time now, Slot slot);
 
   const Options options_;
   std::vector<State> streams_;
   std::vector<Stream> free_;
-  struct JobTurn {
-    JobId job;
-    Turn peers;
-  };
-  std::array<std::vector<JobTurn>, kSlots> jobs_;  // by class
-  std::array<std::size_t, kSlots> next_job_{};
+  std::vector<Turn> turns_;
+  std::array<Ring<std::uint32_t>, kSlots> active_;  // by class: turns in which somebody waits, in the order of service
+  std::vector<Stream> touched_;                     // something of them came since the last give()
+  Stream oldest_ = kNone, newest_ = kNone;          // with something on its way, by when it moved
   std::array<std::uint64_t, kSlots> outstanding_{};
 };
 

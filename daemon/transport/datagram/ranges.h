@@ -18,6 +18,8 @@ struct Range {
 // Ranges in ascending order, of which no two touch. Memory grows to the most ranges there ever were, and stays.
 class RangeSet {
  public:
+  RangeSet() { ranges_.reserve(kFirst); }
+
   void add(Range range) {
     if (range.begin >= range.end) return;
     const auto first = std::ranges::lower_bound(ranges_, range.begin, {}, &Range::end);  // touches it, or lies behind
@@ -72,6 +74,7 @@ class RangeSet {
   }
 
   bool empty() const { return ranges_.empty(); }
+  void clear() { ranges_.clear(); }
   std::span<const Range> ranges() const { return ranges_; }
   // The lowest ranges go until at most so many are left.
   void keep_last(std::size_t count) {
@@ -79,6 +82,8 @@ class RangeSet {
   }
 
  private:
+  static constexpr std::size_t kFirst = 128;
+
   std::vector<Range> ranges_;
 };
 

@@ -3,85 +3,133 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 namespace tensorlane::datagram {
+namespace {
 
-Status ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit,
-                           ports::FrameSink& sink) {
+// So that memory in which a short piece was kept has room for a whole packet of most networks.
+constexpr std::uint64_t kLeastHeld = 2048;
+// So many pieces more have room where there was none for another one.
+constexpr std::size_t kMoreHeld = 64;
+
+}  // namespace
+
+void ReceiveStream::reset() {
+  delivered_ = come_bytes_ = frames_done_ = header_at_ = 0;
+  header_bytes_ = held_bytes_ = 0;
+  come_.clear();
+  frames_.clear();
+  for (Held& held : held_) spare_.push_back(std::move(held.bytes));
+  held_.clear();
+  failure_ = {};
+}
+
+bool ReceiveStream::fail(Status status) {
+  failure_ = std::move(status);
+  return false;
+}
+
+bool ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit,
+                         ports::FrameSink& sink) {
   const std::uint64_t end = offset + bytes.size();
   if (end < offset || end > limit)
-    return {Code::kCorrupt, fmt::format("bytes up to {} of a stream that may go to {}", end, limit)};
+    return fail({Code::kCorrupt, fmt::format("bytes up to {} of a stream that may go to {}", end, limit)});
   for (Range gap = come_.gap(std::max(offset, delivered_), end); gap.begin < gap.end; gap = come_.gap(gap.end, end)) {
     come_.add(gap);
     come_bytes_ += gap.length();
-    TL_RETURN_IF_ERROR(place(gap, bytes.data() + (gap.begin - offset), sink));
-    TL_RETURN_IF_ERROR(place_held(sink));
+    if (!place(gap, bytes.data() + (gap.begin - offset), sink) || !place_held(sink)) return false;
   }
   return deliver(sink);
 }
 
+// The frame that a byte of a payload is of, whose header is known.
+ReceiveStream::Frame& ReceiveStream::frame_of(std::uint64_t offset) {
+  std::size_t low = 0, high = frames_.size() - 1;
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (frames_[middle].payload.end > offset)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return frames_[low];
+}
+
 // Bytes that are new go where they belong: into the payload of a frame, or into the header that comes next; what lies
 // behind that is kept.
-Status ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink& sink) {
+bool ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink& sink) {
   while (range.begin < range.end) {
     std::uint64_t placed = 0;
     if (range.begin >= header_at_ + header_.size()) {
       hold(range, bytes);
-      return {};
+      return true;
     }
     if (range.begin >= header_at_) {
       const std::uint64_t inside = range.begin - header_at_;
       placed = std::min(range.length(), header_.size() - inside);
       std::memcpy(header_.data() + inside, bytes, placed);
       header_bytes_ += placed;
-      if (header_bytes_ == header_.size()) TL_RETURN_IF_ERROR(begin_frame(sink));
+      if (header_bytes_ == header_.size() && !begin_frame(sink)) return false;
     } else {
-      const auto found =
-          std::ranges::upper_bound(frames_, range.begin, {}, [](const Frame& f) { return f.payload.end; });
       // A header that is known came whole; so what is new is of a payload.
-      placed = std::min(range.end, found->payload.end) - range.begin;
-      if (!found->dropped) std::memcpy(found->landing.data() + (range.begin - found->payload.begin), bytes, placed);
+      const Frame& found = frame_of(range.begin);
+      placed = std::min(range.end, found.payload.end) - range.begin;
+      if (!found.dropped) std::memcpy(found.landing.data() + (range.begin - found.payload.begin), bytes, placed);
     }
     range.begin += placed;
     bytes += placed;
   }
-  return {};
+  return true;
 }
 
-Status ReceiveStream::begin_frame(ports::FrameSink& sink) {
-  TL_RETURN_IF_ERROR(deliver(sink));  // a frame at a time where nothing is missing
-  TL_ASSIGN_OR_RETURN(const protocol::FrameHeader header, protocol::decode_frame(header_));
-  Frame frame{.header = header};
+bool ReceiveStream::begin_frame(ports::FrameSink& sink) {
+  if (!deliver(sink)) return false;  // a frame at a time where nothing is missing
+  auto header = protocol::decode_frame(header_);
+  if (!header.ok()) return fail(header.status());
+  Frame frame{.header = *header};
   frame.payload.begin = header_at_ + header_.size();
-  frame.payload.end = frame.payload.begin + header.payload_bytes;
-  TL_ASSIGN_OR_RETURN(frame.landing, sink.on_header(header));
-  frame.dropped = frame.landing.empty() && header.payload_bytes > 0;
-  if (!frame.dropped && frame.landing.size() != header.payload_bytes)
-    return {Code::kInternal, "a payload was given a place that is not as long"};
+  frame.payload.end = frame.payload.begin + header->payload_bytes;
+  auto landing = sink.on_header(*header);
+  if (!landing.ok()) return fail(landing.status());
+  frame.landing = *landing;
+  frame.dropped = frame.landing.empty() && header->payload_bytes > 0;
+  if (!frame.dropped && frame.landing.size() != header->payload_bytes)
+    return fail({Code::kInternal, "a payload was given a place that is not as long"});
   frames_.push_back(frame);
   header_at_ = frame.payload.end;
   header_bytes_ = 0;
-  return {};
+  return true;
 }
 
 void ReceiveStream::hold(Range range, const std::byte* bytes) {
-  held_.emplace(range.begin, std::vector<std::byte>(bytes, bytes + range.length()));
+  for (std::size_t i = 0; spare_.empty() || (i > 0 && i < kMoreHeld); ++i) spare_.emplace_back().reserve(kLeastHeld);
+  Held held{.begin = range.begin, .bytes = std::move(spare_.back())};
+  spare_.pop_back();
+  held.bytes.reserve(std::max(std::bit_ceil(range.length()), kLeastHeld));
+  held.bytes.assign(bytes, bytes + range.length());
+  const auto at = std::ranges::lower_bound(held_, range.begin, std::greater<>(), &Held::begin);
+  held_.insert(at, std::move(held));
   held_bytes_ += range.length();
 }
 
 // Headers have come: what was held behind them may have a place now, and may bring further ones.
-Status ReceiveStream::place_held(ports::FrameSink& sink) {
-  while (!held_.empty() && held_.begin()->first < header_at_ + header_.size()) {
-    const auto held = held_.extract(held_.begin());
-    const Range range{held.key(), held.key() + held.mapped().size()};
-    held_bytes_ -= range.length();
-    TL_RETURN_IF_ERROR(place(range, held.mapped().data(), sink));
+bool ReceiveStream::place_held(ports::FrameSink& sink) {
+  while (!held_.empty() && held_.back().begin < header_at_ + header_.size()) {
+    Held held = std::move(held_.back());
+    held_.pop_back();
+    held_bytes_ -= held.bytes.size();
+    const bool placed = place({held.begin, held.begin + held.bytes.size()}, held.bytes.data(), sink);
+    spare_.push_back(std::move(held.bytes));
+    if (!placed) return false;
   }
-  return {};
+  return true;
 }
 
-Status ReceiveStream::deliver(ports::FrameSink& sink) {
+bool ReceiveStream::deliver(ports::FrameSink& sink) {
   while (!frames_.empty()) {
     const Frame frame = frames_.front();
     if (come_.first_missing(frame.payload) != frame.payload.end) break;
@@ -92,10 +140,11 @@ Status ReceiveStream::deliver(ports::FrameSink& sink) {
     if (frame.dropped) continue;
     const bool checked = (frame.header.flags & protocol::kFlagPayloadCrc) != 0;
     if (checked && protocol::crc32c(frame.landing) != frame.header.payload_crc)
-      return {Code::kCorrupt, fmt::format("a payload of {} bytes is not what its checksum says", frame.landing.size())};
+      return fail(
+          {Code::kCorrupt, fmt::format("a payload of {} bytes is not what its checksum says", frame.landing.size())});
     sink.on_frame(frame.header);
   }
-  return {};
+  return true;
 }
 
 }  // namespace tensorlane::datagram

@@ -5,8 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <span>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "common/protocol/frame.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/datagram/ranges.h"
+#include "daemon/transport/datagram/ring.h"
 
 namespace tensorlane::datagram {
 
@@ -22,12 +21,14 @@ class ReceiveStream {
   // A piece of the stream that ends before `limit`, which is as far as the peer may send. The sink is called as
   // FrameSink says: headers in order, as soon as their bytes are there; frames in order, once they are whole. What came
   // before is passed over. Bytes beyond a header that is not there yet are kept: so no more than what the peer may
-  // send. Errors, after which nothing more may be given: kCorrupt (a header or checksum is wrong, or the piece reaches
-  // beyond the limit), or what the sink says.
-  Status take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit, ports::FrameSink& sink);
+  // send. False: failure() says why, and nothing more may be given. kCorrupt: a header or checksum is wrong, or the
+  // piece reaches beyond the limit; or what the sink says.
+  [[nodiscard]] bool take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit,
+                          ports::FrameSink& sink);
 
-  // A new stream begins.
-  void reset() { *this = ReceiveStream(); }
+  const Status& failure() const { return failure_; }
+  // A new stream begins. Memory stays.
+  void reset();
 
   // Frames that were delivered, or dropped since the sink had no place for them.
   std::uint64_t frames() const { return frames_done_; }
@@ -46,21 +47,31 @@ class ReceiveStream {
     bool dropped = false;
   };
 
-  Status place(Range range, const std::byte* bytes, ports::FrameSink& sink);
-  Status place_held(ports::FrameSink& sink);
-  Status begin_frame(ports::FrameSink& sink);
-  Status deliver(ports::FrameSink& sink);
+  // Bytes that wait for a header, in memory that is used again.
+  struct Held {
+    std::uint64_t begin = 0;
+    std::vector<std::byte> bytes;
+  };
+
+  bool place(Range range, const std::byte* bytes, ports::FrameSink& sink);
+  bool place_held(ports::FrameSink& sink);
+  bool begin_frame(ports::FrameSink& sink);
+  bool deliver(ports::FrameSink& sink);
   void hold(Range range, const std::byte* bytes);
+  Frame& frame_of(std::uint64_t offset);
+  bool fail(Status status);
 
   std::uint64_t delivered_ = 0, come_bytes_ = 0, frames_done_ = 0;
-  RangeSet come_;             // above delivered_
-  std::deque<Frame> frames_;  // whose headers are there
+  RangeSet come_;       // above delivered_
+  Ring<Frame> frames_;  // whose headers are there
   // The header that comes next.
   std::uint64_t header_at_ = 0;
   std::array<std::byte, protocol::kFrameHeaderBytes> header_{};
   std::size_t header_bytes_ = 0;
-  std::map<std::uint64_t, std::vector<std::byte>> held_;  // by where they begin
+  std::vector<Held> held_;  // the last one begins first
+  std::vector<std::vector<std::byte>> spare_;
   std::size_t held_bytes_ = 0;
+  Status failure_;
 };
 
 }  // namespace tensorlane::datagram

@@ -1,6 +1,7 @@
 #include "daemon/transport/datagram/send_stream.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "common/base/assert.h"
@@ -13,14 +14,15 @@ constexpr std::size_t kCopied = 256;
 
 }  // namespace
 
-SendStream::SendStream(std::size_t frames) : frames_(frames) {
+SendStream::SendStream(std::size_t frames) : most_(frames), frames_(std::bit_ceil(frames)) {
   TL_ASSERT(frames > 0);
 }
 
 void SendStream::reset() {
   first_ = count_ = 0;
   end_ = unsent_ = acked_ = 0;
-  lost_ = come_ = {};
+  lost_.clear();
+  come_.clear();
 }
 
 void SendStream::push(const protocol::FrameHeader& header, std::span<const std::byte> payload, std::uint64_t token) {
@@ -130,28 +132,14 @@ void SendStream::lost(Range piece) {
     lost_.add(gap);
 }
 
-void SendStream::arrived(Range piece, const std::function<void(std::uint64_t)>& on_sent) {
+bool SendStream::note_arrived(Range piece) {
   piece.begin = std::max(piece.begin, acked_);
-  if (piece.begin >= piece.end) return;
+  if (piece.begin >= piece.end) return false;
   come_.add(piece);
   lost_.remove(piece);
   acked_ = come_.first_missing({acked_, end_});
   come_.remove({0, acked_});
-  tell(on_sent);
-}
-
-void SendStream::released(std::uint64_t number, const std::function<void(std::uint64_t)>& on_sent) {
-  released_ = std::max(released_, number);
-  tell(on_sent);
-}
-
-void SendStream::tell(const std::function<void(std::uint64_t)>& on_sent) {
-  while (count_ > 0 && frame(0).end() <= acked_ && frame(0).borrowed_until <= released_) {
-    const std::uint64_t token = frame(0).token;
-    first_ = (first_ + 1) % frames_.size();
-    --count_;
-    if (token != 0) on_sent(token);
-  }
+  return true;
 }
 
 }  // namespace tensorlane::datagram

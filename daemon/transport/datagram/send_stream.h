@@ -1,10 +1,10 @@
 // The sending end of a flow: frames, one behind the other, as one stream of bytes, until the peer has them. Pure.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,7 +30,7 @@ class SendStream {
   // At most `frames` are kept at a time.
   explicit SendStream(std::size_t frames);
 
-  bool writable() const { return count_ < frames_.size(); }
+  bool writable() const { return count_ < most_; }
   // `payload` belongs to the caller, and is read until on_sent(token). Unless !writable().
   void push(const protocol::FrameHeader& header, std::span<const std::byte> payload, std::uint64_t token);
 
@@ -48,11 +48,18 @@ class SendStream {
   // leaves.
   Range gather(Range piece, std::uint64_t number, std::span<std::byte> own, Gathered* into);
   void lost(Range piece);
-  // Calls `on_sent` for each frame that has arrived whole, and all before it have, in order; but not before released()
-  // has told of the last packet that borrows its payload.
-  void arrived(Range piece, const std::function<void(std::uint64_t token)>& on_sent);
-  // No packet before `number` is read any more. Calls `on_sent`, too.
-  void released(std::uint64_t number, const std::function<void(std::uint64_t token)>& on_sent);
+  // Calls `on_sent(token)` for each frame that has arrived whole, and all before it have, in order; but not before
+  // released() has told of the last packet that borrows its payload.
+  template <typename OnSent>
+  void arrived(Range piece, OnSent on_sent) {
+    if (note_arrived(piece)) tell(on_sent);
+  }
+  // No packet before `number` is read any more. Calls `on_sent(token)`, too.
+  template <typename OnSent>
+  void released(std::uint64_t number, OnSent on_sent) {
+    released_ = std::max(released_, number);
+    tell(on_sent);
+  }
   // A packet borrows a payload, and released() has not told of it.
   bool borrows() const { return borrowed_until_ > released_; }
   // A new stream begins, of which nothing has been sent. What packets borrow of the old one they borrow still.
@@ -70,15 +77,25 @@ class SendStream {
     std::uint64_t borrowed_until = 0;  // packets before this number read its payload
     std::uint64_t end() const { return begin + header.size() + payload.size(); }
   };
-  Frame& frame(std::size_t i) { return frames_[(first_ + i) % frames_.size()]; }
-  const Frame& frame(std::size_t i) const { return frames_[(first_ + i) % frames_.size()]; }
+  Frame& frame(std::size_t i) { return frames_[(first_ + i) & (frames_.size() - 1)]; }
+  const Frame& frame(std::size_t i) const { return frames_[(first_ + i) & (frames_.size() - 1)]; }
   std::size_t find(std::uint64_t offset) const;
   template <typename Use>
   std::uint64_t walk(Range piece, Use use);
   void leaves(Range piece);
-  void tell(const std::function<void(std::uint64_t)>& on_sent);
+  bool note_arrived(Range piece);
+  template <typename OnSent>
+  void tell(OnSent& on_sent) {
+    while (count_ > 0 && frame(0).end() <= acked_ && frame(0).borrowed_until <= released_) {
+      const std::uint64_t token = frame(0).token;
+      ++first_;
+      --count_;
+      if (token != 0) on_sent(token);
+    }
+  }
 
-  std::vector<Frame> frames_;
+  const std::size_t most_;
+  std::vector<Frame> frames_;  // by count of frames modulo the size, which is a power of 2
   std::size_t first_ = 0, count_ = 0;
   std::uint64_t end_ = 0, unsent_ = 0, acked_ = 0;   // of the stream; what has never been sent begins at unsent_
   std::uint64_t borrowed_until_ = 0, released_ = 0;  // packet numbers

@@ -101,7 +101,6 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   datagram::Association association_;
   std::uint64_t outstanding_ = 0;  // of share_.in_flight
   bool stopped_ = false;
-  std::span<std::byte> landing_;  // of the frame under way, where it has a CRC
   Status failure_;
   std::size_t handled_ = 0;
   ports::FlowStats counts_;
