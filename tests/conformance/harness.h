@@ -43,6 +43,7 @@ struct TransportKind {
   bool tags = true;           // effective DSCPs can be read back
   bool pcp = true;            // and PCPs
   bool sockets = true;        // the kernel takes bytes for a peer that does not poll
+  bool told_by_peer = false;  // on_sent() waits for a peer that polls, and not for its kernel or device
   int cycles = 2000;          // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
   Bytes largest = mib(1024);  // of what is moved as one buffer
   // What a frame is that has so much payload, as it goes to the peer.

@@ -1,9 +1,13 @@
 #include "packet_network.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <deque>
 #include <map>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "common/base/assert.h"
@@ -43,7 +47,10 @@ class NetworkPort final : public PacketPort {
     TL_ASSERT(added);
     for (Queue& queue : queues_) queue.room.resize(max_payload(address().v6));
   }
-  ~NetworkPort() override { ports().erase(address()); }
+  ~NetworkPort() override {
+    ports().erase(address());
+    ::close(interrupt_);
+  }
 
   const PortConfig& config() const override { return config_; }
   dpdk::MacAddress mac() const override { return {2}; }
@@ -92,8 +99,12 @@ class NetworkPort final : public PacketPort {
   dpdk::LinkState link() const override { return {true, BitsPerSecond(0)}; }
   const dpdk::PortCounts& counts() const override { return counts_; }
   std::vector<dpdk::DeviceCount> device_counts() const override { return {}; }
-  std::span<const int> wake_descriptors() const override { return {}; }
-  void arm(bool) override {}
+  std::span<const int> wake_descriptors() const override { return std::span(&interrupt_, 1); }
+  void arm(bool on) override {
+    armed_ = on;
+    std::uint64_t count = 0;
+    if (!on) std::ignore = ::read(interrupt_, &count, sizeof count);
+  }
 
  private:
   struct Queue {
@@ -101,10 +112,15 @@ class NetworkPort final : public PacketPort {
     std::vector<Packet> pending;
   };
   const IpAddress& address() const { return config_.addresses.front().address; }
+  void interrupt() {
+    const std::uint64_t one = 1;
+    if (armed_) std::ignore = ::write(interrupt_, &one, sizeof one);
+  }
   bool chance(double share) { return share > 0 && std::bernoulli_distribution(share)(random_); }
   void deliver(Packet packet) {
     const auto found = ports().find(packet.to);
     if (found == ports().end() || chance(faults_.lost)) return;
+    found->second->interrupt();
     std::deque<Packet>& inbox = found->second->inbox_;
     if (inbox.size() >= kInbox) return;
     if (chance(faults_.doubled)) inbox.push_back(packet);
@@ -120,6 +136,8 @@ class NetworkPort final : public PacketPort {
   std::mt19937_64 random_;
   std::vector<Queue> queues_;
   std::vector<IpAddress> peers_;
+  const int interrupt_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  bool armed_ = false;
   std::deque<Packet> inbox_;
   std::vector<Packet> taken_;  // handed out, until the next call
   dpdk::PortCounts counts_;

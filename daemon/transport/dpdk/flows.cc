@@ -10,8 +10,8 @@
 namespace tensorlane::dpdk {
 namespace {
 
-constexpr std::size_t kPacketsAtOnce = 256;  // received in one poll, so that the lane gets to act on them
-constexpr std::size_t kPacketsInTurn = 8;    // sent of a flow, before others of its class have their turn
+constexpr std::uint8_t kStranger = 0xff;   // a packet of no flow
+constexpr std::size_t kPacketsInTurn = 8;  // sent of a flow, before others of its class have their turn
 constexpr std::size_t kPacketsPerClass = 64;
 constexpr Duration kNotReachable = milliseconds(10);  // then a flow looks again whether its peer is
 
@@ -48,24 +48,37 @@ void DpdkTransport::settle_exchanges() {
 
 // ---- packets ----
 
+// Of what has come at once, the packets of the most urgent class first.
 void DpdkTransport::receive(std::size_t& handled) {
-  for (std::size_t taken = 0; taken < kPacketsAtOnce;) {
-    const std::size_t count = port_->receive(now_, received_);
-    for (const Received& packet : std::span(received_).first(count)) {
-      const std::optional<datagram::Head> head = datagram::read_head(packet.payload);
-      Flow* flow = head ? numbers_.find(head->association) : nullptr;
-      if (flow == nullptr) continue;
-      Status status = flow->take(now_, packet.payload, packet.congestion, handled);
-      if (flow->gone) continue;
-      if (status.ok())
-        touched(*flow);
-      else
-        fail_flow(*flow, std::move(status));
-    }
-    taken += count;
-    packets_ += count;
-    if (count < received_.size()) return;
+  const std::size_t count = port_->receive(now_, received_);
+  packets_ += count;
+  std::uint32_t left = 0;  // a bit for each slot of which packets have come
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::optional<datagram::Head> head = datagram::read_head(received_[i].payload);
+    const bool known = head && numbers_.find(head->association) != nullptr;
+    slots_[i] = known ? head->slot : kStranger;
+    if (known) left |= 1u << (head->slot == datagram::kAckSlot ? 0u : head->slot + 1u);
   }
+  // Acknowledgements, which make room, before all.
+  for (std::size_t turn = 0; left != 0; ++turn, left >>= 1) {
+    if ((left & 1) == 0) continue;
+    const auto slot = static_cast<std::uint8_t>(turn == 0 ? datagram::kAckSlot : turn - 1);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (slots_[i] == slot) take(received_[i], handled);
+    }
+  }
+}
+
+void DpdkTransport::take(const Received& packet, std::size_t& handled) {
+  const std::optional<datagram::Head> head = datagram::read_head(packet.payload);
+  Flow* flow = numbers_.find(head->association);
+  if (flow == nullptr) return;  // it has gone meanwhile
+  Status status = flow->take(now_, packet.payload, packet.congestion, handled);
+  if (flow->gone) return;
+  if (status.ok())
+    touched(*flow);
+  else
+    fail_flow(*flow, std::move(status));
 }
 
 // Something of the flow has changed: it may have something to say, now or at another time.

@@ -57,6 +57,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void on_connected(handshake::Connection& connection) override;
   void on_given_up(const ports::FlowKey& key, Status cause) override;
   void receive(std::size_t& handled);
+  void take(const Received& packet, std::size_t& handled);
   void run_timers();
   void touched(Flow& flow);
   void set_timer(Flow& flow);
@@ -80,7 +81,9 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   std::map<ports::FlowKey, Time> settling_;  // exchanges that may wait for the address of the peer, and until when
 
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
-  std::array<Received, 64> received_;
+  // In one poll, so that the lane gets to act on them; and the slot of each.
+  std::array<Received, 256> received_;
+  std::array<std::uint8_t, 256> slots_;
   std::vector<std::unique_ptr<handshake::Watched>> wake_marks_;  // of the port's interrupts
   IdlePolicy idle_;
   std::size_t packets_ = 0;  // of this poll, both ways
