@@ -128,6 +128,8 @@ Status start_eal(const EalConfig& config) {
       eal_arguments(config.arguments, {host_has_huge_pages(), getpid(), own_cpus(), available_memory()}));
   if (log_stream() == nullptr || null_stream() == nullptr || rte_openlog_stream(log_stream()) != 0)
     return {Code::kResourceExhausted, "DPDK's messages have nowhere to go", "EAL", "free some memory"};
+  // So that a log that goes to standard output finds it before start() puts something else in its place.
+  spdlog::default_logger_raw();
   forget_complaints();
   const Outcome outcome = start(std::move(arguments));
   if (outcome.ok) {
@@ -137,6 +139,7 @@ Status start_eal(const EalConfig& config) {
     return {};
   }
   const Status status = explain(outcome.error);
+  remove_empty_folder();
   // DPDK undoes nothing but the reading of its arguments.
   if (status.code() != Code::kInvalidArgument) one.failure = status;
   return status;
