@@ -68,6 +68,13 @@ inline bool becomes_reachable(PacketPort& port, PeerId peer, PacketPort* other =
   return port.reachable(peer);
 }
 
+// DPDK ends before the process does.
+class EalEnd : public ::testing::Environment {
+ public:
+  void TearDown() override { end_eal(); }
+};
+inline ::testing::Environment* const eal_end = ::testing::AddGlobalTestEnvironment(new EalEnd);
+
 class PortTest : public ::testing::Test {
  protected:
   void SetUp() override {

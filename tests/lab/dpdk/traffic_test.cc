@@ -212,24 +212,5 @@ TEST_F(PortTest, LongFrames) {
   ASSERT_TRUE(run("ip link set tla mtu 1500 && ip link set tlb mtu 1500"));
 }
 
-TEST_F(PortTest, PortsOverSharedMemory) {
-  const std::string socket = ::testing::TempDir() + "tl-memif-" + std::to_string(getpid()) + ".sock";
-  PortConfig of_a = config(1), of_b = config(2);
-  of_a.device = "net_memif1,role=server,id=0,socket=" + socket + ",socket-abstract=no";
-  of_b.device = "net_memif2,role=client,id=0,socket=" + socket + ",socket-abstract=no";
-  auto a = open(of_a), b = open(of_b);
-  ASSERT_TRUE(a && b);
-  const PeerId peer = b->add_peer(ip("fd09::1")).value();
-  ASSERT_TRUE(becomes_reachable(*b, peer, a.get()));
-  ASSERT_EQ(b->send(1, {peer, 50001}, std::array{bytes("shared")}), 1U);
-  const auto arrived = receive(*a, 1);
-  ASSERT_EQ(arrived.size(), 1U);
-  EXPECT_EQ(arrived[0].payload, "shared");
-  EXPECT_EQ(arrived[0].packet.dscp, 34);
-  PortConfig second = of_a;
-  second.device = "net_memif3,role=server,id=0,socket=" + socket + ",socket-abstract=no";
-  EXPECT_EQ(open_port(second).status().code(), Code::kAlreadyExists) << open_port(second).status().to_string();
-}
-
 }  // namespace
 }  // namespace tensorlane::dpdk::testing
