@@ -7,12 +7,12 @@
 #include <rte_mbuf.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <set>
 
@@ -37,6 +37,7 @@ OpenDevices& open_devices() {
 Status failed(const std::string& what, const std::string& device, int error) {
   const std::string said = complaints();
   const std::string text = fmt::format("{}: {}", what, said.empty() ? rte_strerror(error) : said);
+  if (said.find("in use") != std::string::npos) error = EADDRINUSE;
   switch (error) {
     case ENOMEM:
     case ENOBUFS:
@@ -75,21 +76,17 @@ Status check_interface(const DeviceString& device) {
   return {};
 }
 
-// Whether somebody listens at the Unix socket of a memif server.
+// Whether somebody serves the socket of a memif server. Asked of the kernel, because a connection that closes at once
+// ends the process of a server with DPDK 22.11.
 Status check_socket(const DeviceString& device) {
   if (!device.driver_is("net_memif") || device.argument("role").value_or("client") != "server") return {};
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = device.argument("socket").value_or("");
-  if (path.empty() || path.size() >= sizeof address.sun_path || device.argument("socket-abstract") != "no") return {};
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (client < 0) return {};
-  const bool taken = connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  close(client);
-  if (!taken) return {};
-  return {Code::kAlreadyExists, fmt::format("another device serves the socket {}", path), device.name,
-          "give each server its own socket"};
+  const std::string path = device.argument("socket").value_or("/run/memif.sock");
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);)
+    if (line.ends_with(" " + path) || line.ends_with(" @" + path))
+      return {Code::kAlreadyExists, fmt::format("another device serves the socket {}", path), device.name,
+              "give each server its own socket"};
+  return {};
 }
 
 }  // namespace
@@ -100,7 +97,7 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
                   "start it first: start_eal()");
   TL_RETURN_IF_ERROR(check(config));
   TL_ASSIGN_OR_RETURN(DeviceString string, parse_device(config.device));
-  const bool pairs = string.driver_is("net_af_packet");
+  const bool af_packet = string.driver_is("net_af_packet"), memif = string.driver_is("net_memif");
   complete_device(string, std::max<std::size_t>(config.queues.size(), config.receive_queues), config.mtu,
                   config.receive_packets);
   std::unique_ptr<Device> device(new Device(std::move(string)));
@@ -108,8 +105,14 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
   rte_eth_dev_info info{};
   if (const int error = rte_eth_dev_info_get(device->id_, &info); error != 0)
     return failed("the device does not say what it can", device->name(), -error);
-  // The kernel spreads what arrives over all of its queues.
-  device->receive_queues_ = pairs ? info.max_rx_queues : config.receive_queues;
+  // The kernel spreads what arrives over all of its queues. A peer over shared memory, which has as many classes, needs
+  // a queue here for each of its own.
+  device->receive_queues_ = config.receive_queues;
+  if (af_packet) device->receive_queues_ = info.max_rx_queues;
+  if (memif)
+    device->receive_queues_ = std::max(device->receive_queues_, static_cast<std::uint16_t>(config.queues.size()));
+  if (af_packet || device->string_.driver_is("net_af_xdp"))
+    device->kernel_link_ = std::make_unique<KernelLink>(*device->string_.argument("iface"));
   TL_RETURN_IF_ERROR(device->configure(config, info, config.interrupts));
   TL_RETURN_IF_ERROR(device->make_pool(config));
   TL_RETURN_IF_ERROR(device->set_up_queues(config));
@@ -282,6 +285,15 @@ Device::~Device() {
     rte_eth_dev_close(id_);
   rte_mempool_free(pool_);
   if (named_) open.names.erase(string_.name);
+}
+
+std::optional<LinkState> Device::link() {
+  if (kernel_link_) return kernel_link_->look();
+  rte_eth_link seen{};
+  if (rte_eth_link_get_nowait(id_, &seen) != 0) return std::nullopt;
+  const bool up = seen.link_status == RTE_ETH_LINK_UP;
+  const bool known = up && seen.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN;
+  return LinkState{up, BitsPerSecond(known ? std::uint64_t{seen.link_speed} * 1'000'000 : 0)};
 }
 
 std::vector<DeviceCount> Device::counts() const {

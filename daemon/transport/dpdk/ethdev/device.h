@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "daemon/transport/dpdk/ethdev/device_string.h"
+#include "daemon/transport/dpdk/ethdev/kernel_link.h"
 #include "daemon/transport/dpdk/port/headers.h"
 #include "daemon/transport/dpdk/port/packet_port.h"
 
@@ -37,6 +39,8 @@ class Device {
   ChecksumOffload transmit_checksums() const { return checksums_; }
   const std::vector<int>& wake_descriptors() const { return wake_descriptors_; }
   const std::string& name() const { return string_.name; }
+  // Nothing: the device does not say. Does not wait for the link.
+  std::optional<LinkState> link();
   std::vector<DeviceCount> counts() const;
 
  private:
@@ -59,6 +63,7 @@ class Device {
   std::uint64_t transmit_offloads_ = 0;
   MacAddress mac_{};
   ChecksumOffload checksums_;
+  std::unique_ptr<KernelLink> kernel_link_;  // of an interface of the kernel's
   std::vector<int> wake_descriptors_;
   std::vector<std::string> count_names_;
 };

@@ -9,7 +9,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +30,7 @@ namespace {
 struct Environment {
   std::mutex mutex;
   bool runs = false;
+  bool leaves_files = false;           // where other processes could find its memory
   std::vector<std::string> arguments;  // as the configuration had them
   std::optional<Status> failure;       // for good
 };
@@ -68,6 +71,7 @@ Outcome start(std::vector<std::string> arguments) {
   std::thread([&] {
     sigset_t all;
     sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, nullptr);
     std::string program = "tensorlaned";
     std::vector<char*> pointers = {program.data()};
@@ -128,7 +132,12 @@ Status start_eal(const EalConfig& config) {
       eal_arguments(config.arguments, {host_has_huge_pages(), getpid(), own_cpus(), available_memory()}));
   if (log_stream() == nullptr || null_stream() == nullptr || rte_openlog_stream(log_stream()) != 0)
     return {Code::kResourceExhausted, "DPDK's messages have nowhere to go", "EAL", "free some memory"};
+  // So that a log that goes to standard output finds it before start() puts something else in its place.
+  spdlog::default_logger_raw();
   forget_complaints();
+  one.leaves_files = std::none_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    return argument == "--no-shconf" || argument == "--in-memory";
+  });
   const Outcome outcome = start(std::move(arguments));
   if (outcome.ok) {
     one.runs = true;
@@ -137,6 +146,7 @@ Status start_eal(const EalConfig& config) {
     return {};
   }
   const Status status = explain(outcome.error);
+  remove_empty_folder();
   // DPDK undoes nothing but the reading of its arguments.
   if (status.code() != Code::kInvalidArgument) one.failure = status;
   return status;
@@ -148,7 +158,10 @@ void end_eal() {
   if (!one.runs) return;
   one.runs = false;
   one.failure = Status(Code::kUnavailable, "DPDK has ended in this process", "EAL", "restart the daemon");
-  // EAL is left by a thread that it does not know, as it was entered.
+  // What is in memory alone goes with the process. Only files are to be removed, and not at any price: DPDK frees what
+  // its thread for interrupts reads when it has been woken, so that thread gets time to fall asleep.
+  if (!one.leaves_files) return;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::thread([] { rte_eal_cleanup(); }).join();
 }
 

@@ -216,11 +216,7 @@ class EthdevPort final : public PacketPort {
   void look_at_link(Time now) {
     if (looked_at_link_ && now - *looked_at_link_ < kLinkInterval) return;
     looked_at_link_ = now;
-    rte_eth_link seen{};
-    if (rte_eth_link_get_nowait(id_, &seen) != 0) return;
-    const bool known = seen.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN && seen.link_status == RTE_ETH_LINK_UP;
-    const LinkState link{seen.link_status == RTE_ETH_LINK_UP,
-                         BitsPerSecond(known ? std::uint64_t{seen.link_speed} * 1'000'000 : 0)};
+    const LinkState link = device_->link().value_or(link_);
     if (link.up != link_.up) ++framing_.counts().link_changes;
     link_ = link;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "daemon/transport/dpdk/port/discovery.h"
+#include "daemon/transport/dpdk/port/wire.h"
 
 namespace tensorlane::dpdk {
 namespace {

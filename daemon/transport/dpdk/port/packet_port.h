@@ -181,7 +181,7 @@ class PacketPort {
   // many of them were taken, from the front; the rest is the caller's to try again.
   std::size_t send(std::size_t queue, const Path& path, std::span<const std::span<const std::byte>> payloads);
 
-  // Takes what has arrived, at most out.size() payloads, and does what is due: questions and answers of ARP and
+  // Takes what has arrived, at most out.size() payloads and 256, and does what is due: questions and answers of ARP and
   // neighbour discovery, the state of the link. How many; their memory is the caller's until the next call of
   // receive(). Looks at 64 packets more than out.size() at most, so that packets of strangers do not hold it up.
   virtual std::size_t receive(Time now, std::span<Received> out) = 0;
