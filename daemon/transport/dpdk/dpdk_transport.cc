@@ -135,6 +135,7 @@ bool DpdkTransport::arm() {
     port_->arm(true);
     return false;
   }
+  drop_old_timers();
   Time due = connector_.next_deadline();
   if (!interrupts_) due = std::min(due, now_ + rest_);
   if (!settling_.empty()) due = std::min(due, now_ + kLookInterval);

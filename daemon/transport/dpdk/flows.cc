@@ -95,6 +95,21 @@ void DpdkTransport::set_timer(Flow& flow) {
   timers_.push({*due, flow.number()});
 }
 
+// Those of flows that have gone, or that have become due later: nobody is to be woken for them.
+void DpdkTransport::drop_old_timers() {
+  while (!timers_.empty()) {
+    const Timer timer = timers_.top();
+    Flow* flow = numbers_.find(timer.number);
+    const bool counts = flow != nullptr && flow->timer == timer.at;
+    const std::optional<Time> due = counts ? flow->deadline() : std::nullopt;
+    if (due && *due <= timer.at) return;
+    timers_.pop();
+    if (!counts) continue;
+    flow->timer.reset();
+    set_timer(*flow);
+  }
+}
+
 void DpdkTransport::run_timers() {
   while (!timers_.empty() && timers_.top().at <= now_) {
     const Timer timer = timers_.top();

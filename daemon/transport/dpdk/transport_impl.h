@@ -61,6 +61,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void run_timers();
   void touched(Flow& flow);
   void set_timer(Flow& flow);
+  void drop_old_timers();
   void write();
   void write_acks();
   std::size_t write_class(ClassShare& share);
