@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <queue>
+#include <string>
 #include <vector>
 
 #include "daemon/transport/datagram/packet.h"
