@@ -45,8 +45,8 @@ struct AssociationConfig {
 };
 
 // Whose association it is. Called from inside Association::take(), and on_open() from inside attach(), too; it may call
-// send(), attach() and close() from there. on_credit() is called from inside Credits::give(): make() has something to say
-// then, and nothing may be called from there.
+// send(), attach() and close() from there. on_credit() is called from inside Credits::give(): make() has something to
+// say then, and nothing may be called from there.
 class AssociationOwner {
  public:
   virtual ~AssociationOwner() = default;

@@ -30,8 +30,10 @@ class CreditHolder {
 class Credits {
  public:
   struct Options {
-    Bytes window = kib(256);              // on its way to the port at a time: what the path holds, and a little more
-    Bytes unasked = kib(8);               // that a stream may send of which nothing is outstanding, before it has asked
+    Bytes window = kib(256);  // on its way to the port at a time: what the path holds, and a little more
+    // That a stream may send of which nothing is outstanding, before it has asked: of all peers together no more than
+    // the queue of a class at the switch takes.
+    Bytes unasked = kib(8);
     Bytes quantum = kib(16);              // given at a time
     Duration gives_up = milliseconds(5);  // credit that nothing came of in this time is given to others
   };

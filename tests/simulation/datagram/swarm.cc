@@ -39,6 +39,8 @@ class Run {
       // Else they begin anew while something is under way.
       const bool ended =
           path_.run(whole ? seconds(60) : microseconds(static_cast<std::int64_t>(random_() % 5000)), done);
+      for (int i : {0, 1})
+        if (path_.host(i).failed.code() == Code::kTimedOut) return Finding{"progress", path_.wrong()};
       if (!path_.wrong().empty()) return Finding{"delivery", path_.wrong()};
       if (!credit_is_kept()) return Finding{"credit", "more credit is out than the window of the port allows"};
       if (whole && !ended) return Finding{"progress", "it stands still for a minute"};
@@ -46,7 +48,7 @@ class Run {
         if (auto left = look_at_end(times == 1)) return left;
       }
     }
-    if (seed_ % 16 == 5) return look_at_overtaking(seed_);
+    if (seed_ % 32 == 5) return look_at_overtaking(seed_);
     return seed_ % 8 == 0 ? look_at_silence() : std::nullopt;
   }
 
