@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/error_line.h"
 #include "common/base/suggestion.h"
@@ -45,21 +44,8 @@ Status wrong_usage(const CLI::App& app, const CLI::ParseError& bad) {
           path, option ? help : suggestion(word, known) + help};
 }
 
-// Whether the subcommand prints its answer for machines: then its error, too. With some, --json names a file.
-bool answers_in_json(const CLI::App& app) {
-  const CLI::Option* json = deepest(app).get_option_no_throw("--json");
-  return json != nullptr && json->count() > 0 && json->get_items_expected_max() == 0;
-}
-
-int fail(const Command& command, const CLI::App& app, const Status& status) {
+int fail(const Command& command, const Status& status) {
   std::fprintf(stderr, "%s\n", error_line(command.name, status).c_str());
-  if (answers_in_json(app)) {
-    const nlohmann::json error{
-        {"code", code_name(status.code())}, {"what", status.what()}, {"where", status.where()}, {"fix", status.fix()}};
-    const std::string text =
-        nlohmann::json{{"error", error}}.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
-    std::fprintf(stdout, "%s\n", text.c_str());
-  }
   return command.exit_status(status.code());
 }
 
@@ -107,10 +93,10 @@ int run(const Command& command, int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     say = [&app, help_or_version] { return app.exit(help_or_version); };
   } catch (const CLI::ParseError& bad) {
-    return fail(command, app, wrong_usage(app, bad));
+    return fail(command, wrong_usage(app, bad));
   }
   const Result<int> exit_status = written(command, say);
-  return exit_status.ok() ? *exit_status : fail(command, app, exit_status.status());
+  return exit_status.ok() ? *exit_status : fail(command, exit_status.status());
 }
 
 }  // namespace tensorlane::command_line

@@ -1,6 +1,5 @@
 // A command with subcommands, each in a file of its own: parses the command line, runs the one that was chosen, and
-// prints its error as one line that begins with the command's name; with its flag --json also as {"error": {...}} on
-// standard output. `tensorlane` and `tensorlane-switch` are such
+// prints its error as one line that begins with the command's name. `tensorlane` and `tensorlane-switch` are such
 // commands.
 #pragma once
 

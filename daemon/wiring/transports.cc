@@ -22,8 +22,8 @@ constexpr std::uint16_t kRdmaPortOffset = 16;
 // ... and those of flows over ports that the daemon drives itself.
 constexpr std::uint16_t kDpdkPortOffset = 32;
 // What the way to a peer and back holds, at least, and for how long it lies there.
-constexpr Bytes kLeastCredit = kib(256);
-constexpr Duration kCreditTime = microseconds(200);
+constexpr Bytes kLeastCredit = kib(64);
+constexpr Duration kCreditTime = microseconds(80);
 
 tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   tcp::TcpConfig tcp;

@@ -22,6 +22,7 @@ TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, 
   kind.sockets = false;
   kind.told_by_peer = true;
   kind.largest = faults.lost > 0 ? mib(16) : mib(128);
+  kind.cycles = 1000;
   kind.make = [=](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
     dpdk::PortConfig port;
     port.device = "network";

@@ -96,15 +96,21 @@ Result<std::span<std::byte>> RecordingSink::Line::on_header(const protocol::Fram
   EXPECT_FALSE(down) << "a header on a flow that is not up";
   if (of.landing) return of.landing(key, header);
   if (of.drop_payloads) return std::span<std::byte>();
-  payload.assign(header.payload_bytes, std::byte{0});
-  return std::span<std::byte>(payload);
+  under_way.emplace_back(header, std::vector<std::byte>(header.payload_bytes));
+  return std::span<std::byte>(under_way.back().second);
 }
 
 void RecordingSink::Line::on_frame(const protocol::FrameHeader& header) {
   EXPECT_FALSE(down) << "a frame on a flow that is not up";
   EXPECT_FALSE(of.drop_payloads && header.payload_bytes > 0) << "a dropped payload was delivered";
+  // Of a flow that was resumed, what was asked for before comes again.
+  while (!under_way.empty() && under_way.front().first != header) under_way.pop_front();
+  std::vector<std::byte> payload;
+  if (!under_way.empty()) {
+    payload = std::move(under_way.front().second);
+    under_way.pop_front();
+  }
   of.frames.push_back({key, header, std::move(payload)});
-  payload.clear();
   if (of.frame_hook) of.frame_hook(key, header);
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -127,7 +128,7 @@ class RecordingSink final : public ports::FlowOwner {
     const ports::FlowKey key;
     ports::Flow& flow;
     bool down = false;
-    std::vector<std::byte> payload;  // under way
+    std::deque<std::pair<protocol::FrameHeader, std::vector<std::byte>>> under_way;  // several may land at once
   };
   std::map<ports::FlowKey, Line*> lines_;
   std::vector<std::unique_ptr<Line>> all_;  // those that are down, too: what comes over them is a fault

@@ -123,7 +123,7 @@ TEST_P(Pressure, UrgentFramesAreDeliveredBeforeBulkThatCameEarlier) {
   Pair pair(GetParam());
   // Bulk that has arrived as a whole: whoever reads it first delivers it first. No more than may be sent unasked.
   const auto bytes = pattern(1000, 1);
-  for (int i = 0; i < 7; ++i) pair.a.send(pair.to_b(kBulk), {data_header(), std::span(bytes).first(900), 0});
+  for (int i = 0; i < 7; ++i) pair.a.send(pair.to_b(kBulk), {data_header(), std::span(bytes).first(400), 0});
   for (int i = 0; i < 50; ++i) pair.a->poll(pair.clock.now());
   pair.a.send(pair.to_b(kUrgent), {data_header(), bytes, 0});
   pair.a.send(pair.to_b(kControlClass), {data_header(), {}, 0});

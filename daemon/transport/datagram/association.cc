@@ -79,6 +79,8 @@ void Association::attach(Time now, Slot slot, ports::FrameSink& sink) {
   Channel& channel = channels_[slot];
   TL_ASSERT(!is_open(channel.phase) && channel.phase <= kMostPhase + 1);
   channel.sink = &sink;
+  channel.sends.prepare();
+  channel.recovery.prepare();
   channel.credit = credits_.add(config_.job, slot, *this);
   channel.limit = config_.unasked.value;
   channel.given = channel.sent_again = 0;

@@ -43,7 +43,7 @@ void Recovery::Outcome::clear() {
   probe.reset();
 }
 
-Recovery::Recovery(std::size_t capacity) : packets_(std::bit_ceil(capacity)) {
+Recovery::Recovery(std::size_t capacity) : capacity_(std::bit_ceil(capacity)) {
   TL_ASSERT(capacity > 0);
 }
 

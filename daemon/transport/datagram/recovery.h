@@ -45,6 +45,8 @@ class Recovery {
  public:
   // At most `capacity` packets, rounded up to a power of 2, are on their way at a time.
   explicit Recovery(std::size_t capacity);
+  // Takes the memory for them, before the first is sent.
+  void prepare() { packets_.resize(capacity_); }
 
   bool full() const { return next_ - oldest_ == packets_.size(); }
   std::uint64_t next_number() const { return next_; }
@@ -105,6 +107,7 @@ class Recovery {
 
   // Of numbers first_ to next_, by number modulo the size, which is a power of 2. Before oldest_ nothing is on its way:
   // there only those matter that were taken for lost and may arrive after all.
+  const std::size_t capacity_;
   std::vector<Packet> packets_;
   std::uint64_t first_ = 0, oldest_ = 0, next_ = 0;
   bool reorders_ = false;

@@ -14,7 +14,7 @@ constexpr std::size_t kCopied = 256;
 
 }  // namespace
 
-SendStream::SendStream(std::size_t frames) : most_(frames), frames_(std::bit_ceil(frames)) {
+SendStream::SendStream(std::size_t frames) : most_(frames) {
   TL_ASSERT(frames > 0);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,6 +30,8 @@ class SendStream {
  public:
   // At most `frames` are kept at a time.
   explicit SendStream(std::size_t frames);
+  // Takes the memory for them, before the first is pushed.
+  void prepare() { frames_.resize(std::bit_ceil(most_)); }
 
   bool writable() const { return count_ < most_; }
   // `payload` belongs to the caller, and is read until on_sent(token). Unless !writable().

@@ -9,6 +9,12 @@
 #include "daemon/transport/dpdk/transport_impl.h"
 
 namespace tensorlane::dpdk {
+namespace {
+
+// Little, so that a class that has become urgent waits for little (tests/simulation/datagram/incast_test.cc).
+constexpr Bytes kCreditAtOnce = kib(8);
+
+}  // namespace
 
 Result<std::unique_ptr<ports::Transport>> make_dpdk_transport(const DpdkConfig& config,
                                                               std::unique_ptr<PacketPort> port,
@@ -26,7 +32,7 @@ DpdkTransport::DpdkTransport(const handshake::Protection& protection, std::uniqu
                              const DpdkConfig& config, ports::FlowOwner& owner)
     : port_(std::move(port)),
       detection_(config.detection),
-      credits_({.window = config.credit_window}),
+      credits_({.window = config.credit_window, .unasked = kUnasked, .quantum = kCreditAtOnce}),
       connector_(*this, {sizeof(Parameters),
                          [this](const ports::FlowKey& key, const handshake::JobPtr&) { return make_exchange(key); }, 0,
                          protection}),

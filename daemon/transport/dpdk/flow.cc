@@ -35,6 +35,8 @@ datagram::AssociationConfig Flow::config_of(const ports::FlowKey& key, const Way
   config.remote = way.remote();
   config.packet_bytes = way.packet_bytes();
   config.window = context.share.window;
+  config.packets = std::clamp<std::size_t>(2 * config.window.value / config.packet_bytes, 64, 4096);
+  config.unasked = kUnasked;
   config.give_up = context.detection;
   config.level = secrets.level;
   config.cipher = secrets.cipher;

@@ -19,6 +19,9 @@
 
 namespace tensorlane::dpdk {
 
+// What a flow may send before it has asked for credit; the same on all hosts.
+inline constexpr Bytes kUnasked = kib(4);
+
 // What the flows of one class share. Outlives them.
 struct ClassShare {
   ports::ClassTag tag;

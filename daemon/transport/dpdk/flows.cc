@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint8_t kStranger = 0xff;   // a packet of no flow
 constexpr std::size_t kPacketsInTurn = 8;  // sent of a flow, before others of its class have their turn
 constexpr std::size_t kPacketsPerClass = 64;
+constexpr Duration kLeastTimer = microseconds(50);
 constexpr Duration kNotReachable = milliseconds(10);  // then a flow looks again whether its peer is
 
 }  // namespace
@@ -90,9 +91,12 @@ void DpdkTransport::touched(Flow& flow) {
 
 void DpdkTransport::set_timer(Flow& flow) {
   const std::optional<Time> due = flow.deadline();
-  if (!due || (flow.timer && *flow.timer <= *due)) return;
-  flow.timer = *due;
-  timers_.push({*due, flow.number()});
+  if (!due) return;
+  // What is due and cannot go, because the device is full or the peer not reachable, is tried again.
+  const Time at = std::max(*due, now_ + kLeastTimer);
+  if (flow.timer && *flow.timer <= at) return;
+  flow.timer = at;
+  timers_.push({at, flow.number()});
 }
 
 // Those of flows that have gone, or that have become due later: nobody is to be woken for them.

@@ -76,6 +76,7 @@ class Recovering : public ::testing::Test {
   bool ack(std::vector<Range> come) { return recovery.acknowledge(now, come, {}, &trips, &outcome); }
 
   Time now{1'000'000};
+  Recovering() { recovery.prepare(); }
   Recovery recovery{16};
   RoundTrips trips;
   Recovery::Outcome outcome;
@@ -205,6 +206,7 @@ TEST_F(Recovering, IsFullUntilTheOldestIsKnown) {
 
 TEST(SendStream, SendsWhatWasLostFirstAndTellsOfFramesInOrder) {
   SendStream stream(4);
+  stream.prepare();
   const std::vector<std::byte> payload(100, std::byte{9});
   for (std::uint64_t token : {1u, 2u})
     stream.push({.type = protocol::FrameType::kData, .payload_bytes = 100}, payload, token);
