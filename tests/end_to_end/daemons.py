@@ -32,7 +32,7 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name, "{address}" its address and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None, of_host=None):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None, of_host=None, dpdk=()):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
@@ -41,7 +41,10 @@ class Daemons:
         self.rails = rails  # of each host; in a lab the first ones
         self.machines = machines  # by host: its `local` address
         self.descriptors = descriptors  # that a daemon may have open
-        self.of_host = of_host or {}  # by name: settings of that host's own
+        self.of_host = {name: dict(own) for name, own in (of_host or {}).items()}  # by name: settings of that host's own
+        for name in dpdk:  # of a lab: hosts with a packet port beside the kernel's, on the same NIC
+            self.of_host.setdefault(name, {}).setdefault("dpdk", f"{{devices: ['net_af_packet0,iface={self.device(name)},qdisc_bypass=0']}}")
+        self.dpdk = set(dpdk)
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
         self.children = {}
@@ -82,6 +85,18 @@ class Daemons:
         mine = self.lab.rails(name) if self.lab else [f"127.{rail}.{1 + self.network}.{10 + int(name[1:])}" for rail in range(self.rails)]
         return "[" + ", ".join(mine[:self.rails]) + "]"
 
+    def device(self, name):
+        """The host's NIC, in a lab."""
+        return next(port["device"] for port in self.lab.about["ports"] if port["node"] == name)
+
+    def dpdk_address(self, name):
+        """Beside that of the kernel."""
+        first, _, last = self.address(name).rpartition(".")
+        return f"{first}.{100 + int(last)}"
+
+    def port_of(self, name):
+        return f", dpdk: {self.dpdk_address(name)}" if name in self.dpdk else ""
+
     def machine(self, name):
         return f", local: {self.machines[self.names.index(name)]}" if self.machines else ""
 
@@ -92,7 +107,7 @@ class Daemons:
             path = os.path.join(self.folder, name + ".secret")
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
                 file.write(keys["secret_key"] + "\n")
-            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.addresses(name)}{self.machine(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
+            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.addresses(name)}{self.machine(name)}{self.port_of(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
                          f"public_key: {json.dumps(keys['public_key'])}}}")
         if self.lab:
             speed = next(p["bits_per_second"] for p in self.lab.about["ports"])

@@ -1,0 +1,115 @@
+"""Daemons that drive a port themselves (DPDK's af_packet, beside the kernel on the same NIC of a lab): sums are those of TCP, every packet carries its class, urgent sums overtake
+bulk of others at a port that is full, and a host without such a port goes on over TCP.
+
+    test_dpdk.py BUILD"""
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+from daemons import BIN, BUILD, Daemons, expect, outputs, require_namespaces, skip
+from lab_harness import BULK, CONTROL, Lab, URGENT
+
+PROGRAM = os.path.join(BUILD, "tests", "message")
+HOSTS = ("h0", "h1", "h2")
+
+
+def sums(daemons, job, size, operations=20, urgency="0.9"):
+    """Median seconds and digest of a sum."""
+    ranks = outputs(daemons.job(job, [PROGRAM, "sum", str(size), str(operations), urgency]), 120)
+    expect(all(status == 0 for _, status in ranks), ranks)
+    digests = {text.split()[1] for text, _ in ranks}
+    expect(len(digests) == 1, f"unlike sums: {ranks}")
+    return max(float(text.split()[0]) for text, _ in ranks), digests.pop()
+
+
+class Capture:
+    """with Capture(lab, host, "udp port 7109") as capture: what the host's NIC sends; then capture.lines."""
+
+    def __init__(self, lab, host, device, what):
+        self.command = lab.command(host, "tcpdump", "-i", device, "-Q", "out", "-nn", "-v", "-s", "96", "-l", what)
+
+    def __enter__(self):
+        self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.child.stderr.readline()
+        expect("listening" in line or "tcpdump" in line, line)
+        time.sleep(0.3)
+        return self
+
+    def __exit__(self, *failure):
+        time.sleep(0.3)
+        self.child.terminate()
+        self.lines, _ = self.child.communicate(timeout=10)
+
+
+def chosen(daemons, host):
+    """By peer, over what its flows go."""
+    return {path["peer"]: next(c["transport"] for c in path["candidates"] if c["chosen"]) for path in daemons.status(host)["lane"]["paths"]}
+
+
+def check_sums_and_tags(lab):
+    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "tcp"}) as daemons:
+        over_tcp = [sums(daemons, f"tcp{size}", size)[1] for size in (4, 4096, 1 << 20)]
+    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk"}) as daemons:
+        with Capture(lab, "h1", daemons.device("h1"), f"udp port 7109 and src host {daemons.dpdk_address('h1')}") as capture:
+            over_dpdk = [sums(daemons, f"dpdk{size}", size, urgency=urgency)[1] for size, urgency in ((4, "0.9"), (4096, "0.1"), (1 << 20, "0.9"))]
+        expect(over_dpdk == over_tcp, f"other sums over DPDK ({over_dpdk}) than over TCP ({over_tcp})")
+        rail = daemons.status("h0")["lane"]["rails"][0]
+        expect(rail["transport"] == "dpdk" and "af_packet" in rail["device"], rail)
+        expect(chosen(daemons, "h0") == {"h1": "dpdk", "h2": "dpdk"}, chosen(daemons, "h0"))
+    seen = collections.Counter(int(tos, 16) for tos in re.findall(r"tos (0x[0-9a-f]+)", capture.lines))
+    print(f"packets of h1 by TOS: {dict(seen)}", flush=True)
+    expect({tos >> 2 for tos in seen} == {URGENT, BULK, CONTROL} and all(tos & 3 == 2 for tos in seen), f"packets with other tags than those of the classes, or not ECT(0): {seen}")
+
+
+def check_priority(lab):
+    """Two others' bulk fills the port to h1; an urgent sum passes it, where the port is strict."""
+    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk"}) as daemons:
+        alone = sums(daemons, "alone", 1 << 16, 40)[0]
+        lab.start_sink("h1", [BULK])
+        floods = [lab.start_flood("h3", "h1", BULK) for _ in range(2)]
+        time.sleep(1)
+        beside = sums(daemons, "beside", 1 << 16, 40)[0]
+        lab.policy("fifo")
+        time.sleep(0.5)
+        fifo = sums(daemons, "fifo", 1 << 16, 10)[0]
+        for flood in floods:
+            flood.kill()
+        lab.policy("strict")
+    print(f"an urgent sum of 64 KiB: {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside bulk at strict ports, {fifo * 1e3:.2f} ms at FIFO ports", flush=True)
+    expect(beside < 2.5 * alone and fifo > 2 * beside, "the classes make no difference")
+
+
+def check_mixed(lab):
+    """h2 has no port of its own: to it flows go over TCP, and a host that insists says what is missing."""
+    with Daemons(3, lab=lab, dpdk=HOSTS[:2]) as daemons:
+        sums(daemons, "mixed", 1 << 16)
+        for host in HOSTS[:2]:
+            expect(chosen(daemons, host).get("h2", "tcp") == "tcp", chosen(daemons, host))
+        expect("dpdk" in daemons.status("h0")["lane"]["rails"][0]["transport"], daemons.status("h0")["lane"]["rails"])
+    config = "dpdk: {devices: ['net_af_packet0,iface=nosuch0']}"
+    for own, words in (({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=nosuch0']}"}, "nosuch0"),
+                       ({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=lo'], eal: ['--nosuch']}"}, "--nosuch")):
+        try:
+            with Daemons(1, lab=lab, dpdk=["h0"], of_host={"h0": own}):
+                raise RuntimeError(f"a daemon runs with {config}")
+        except AssertionError as error:
+            expect(words in str(error) and "the daemon of h0 ended" in str(error), str(error))
+
+
+def main():
+    require_namespaces()
+    if json.loads(subprocess.run([os.path.join(BIN, "tensorlane"), "doctor", "--json"], capture_output=True, text=True).stdout or "{}").get("dpdk") == "absent":
+        skip("this build has no DPDK")
+    with Lab(hosts=4, speed="200 Mbit/s") as lab:
+        check_sums_and_tags(lab)
+        check_priority(lab)
+        check_mixed(lab)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
