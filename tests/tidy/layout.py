@@ -36,6 +36,7 @@ MAY_INCLUDE = {
     "daemon/transport/tcp": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger", "daemon/transport/protect", "daemon/transport/resume"],
     "daemon/transport/rdma": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger", "daemon/transport/resume"],
     "daemon/transport/datagram": ["daemon/ports", "daemon/transport/protect"],
+    "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/datagram", "daemon/transport/dpdk/port", "daemon/transport/handshake", "daemon/transport/protect"],
     "daemon/transport/dpdk/port": [],
     "daemon/transport/dpdk/ethdev": ["daemon/transport/dpdk/port"],
     "daemon/transport/local": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],

@@ -28,8 +28,8 @@ struct DpdkConfig {
   bool payload_crc = false;          // send a CRC32C with every payload; one that arrives is always checked
   Duration detection = seconds(10);  // a peer that is silent for so long, while something waits for it, is gone
   DataProtection protection = DataProtection::kNone;
-  std::uint8_t ciphers = 0;        // protect::Ciphers to use; 0: what this host has
-  Bytes credit_window = kib(96);   // of all peers on its way to this port: what the paths hold
+  std::uint8_t ciphers = 0;       // protect::Ciphers to use; 0: what this host has
+  Bytes credit_window = kib(96);  // of all peers on its way to this port: what the paths hold
 };
 
 // Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes everything without a call.
