@@ -5,18 +5,13 @@
 //   tcp_bench [--quick] [--chacha]
 #include <fmt/format.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,41 +20,22 @@
 #include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/protect/record_cipher.h"
 #include "daemon/transport/tcp/tcp_transport.h"
+#include "transport_end.h"
 
 namespace tensorlane {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-constexpr ClassId kData{0};
-constexpr JobId kJob{1};
-constexpr Duration kSpin = microseconds(100);  // before a host blocks
-
-[[noreturn]] void fail(const std::string& what) {
-  fmt::print(stderr, "tensorlane: error: {}: tcp_bench: run it again, alone\n", what);
-  std::exit(1);
-}
-
-Time now() {
-  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
-}
-double since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
-}
+using namespace bench;
 
 // Of protected flows; 0: the fastest that this machine has.
 std::uint8_t ciphers = 0;
 
 enum class Over { kTcp, kTcpCrc, kTcpAuthenticate, kTcpEncrypt, kLocal, kLocalRing };
-constexpr ports::ClassTag kControlTag{kControlClass, 51, 6}, kDataTag{kData, 27, 3};
 
 Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_t port, ports::FlowOwner& owner) {
   if (over != Over::kLocal && over != Over::kLocalRing) {
-    tcp::TcpConfig config{"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc};
+    tcp::TcpConfig config{
+        "127.0.0.1", port, {{kControlTag, kControlWindow}, {kDataTag, kDataWindow}}, over == Over::kTcpCrc};
     if (over == Over::kTcpAuthenticate) config.protection = DataProtection::kAuthenticate;
     if (over == Over::kTcpEncrypt) config.protection = DataProtection::kEncrypt;
     config.ciphers = ciphers;
@@ -73,62 +49,22 @@ Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_
     ~Folder() { std::filesystem::remove_all(path); }
   };
   static const Folder folder;
-  return local::make_local_transport(
-      {folder.path, "127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, false, over == Over::kLocal},
-      owner);
+  return local::make_local_transport({folder.path,
+                                      "127.0.0.1",
+                                      port,
+                                      {{kControlTag, kControlWindow}, {kDataTag, kDataWindow}},
+                                      false,
+                                      over == Over::kLocal},
+                                     owner);
 }
 
-// One host: its thread owns the transport.
-class Host final : public ports::FlowOwner, public ports::FrameSink {
- public:
-  Host(HostIndex self, Over over) : landing_(kMaxOperation.value) {
-    for (std::uint16_t port = 23000; port < 32000 && !transport; port = static_cast<std::uint16_t>(port + 16)) {
-      auto made = make_transport(over, port, *this);
-      if (made.ok()) transport = std::move(made).value();
-      data_port = port;
-    }
-    if (!transport) fail("no free ports");
-    transport->add_job({kJob, Epoch(1), self, ports::PairKeys(2)});
-  }
-
-  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
-    return std::span(landing_).first(header.payload_bytes);
-  }
-  void on_frame(const protocol::FrameHeader&) override { ++frames; }
-  void on_sent(std::uint64_t) override {}
-  ports::FrameSink& on_flow_up(const ports::FlowKey&, ports::Flow& up) override {
-    flow = &up;
-    return *this;
-  }
-  void on_flow_down(const ports::FlowKey&, const Status& cause) override {
-    if (!cause.ok() && !finished) fail(cause.to_string());
-  }
-  // Polls, and sleeps when there has been nothing for a while.
-  void step() {
-    const Time begin = now();
-    if (transport->poll(begin) > 0) busy_ = begin;
-    if (begin - busy_ < kSpin || !transport->arm()) return;
-    pollfd wait{transport->wake_fd(), POLLIN, 0};
-    ::poll(&wait, 1, 1);
-    busy_ = now();
-  }
-  const std::vector<std::byte>& landing() const { return landing_; }
-  ports::FlowKey to(HostIndex peer) const { return {kJob, peer, kData}; }
-
-  std::unique_ptr<ports::Transport> transport;
-  std::uint16_t data_port = 0;
-  std::uint64_t frames = 0;
-  ports::Flow* flow = nullptr;  // once it is up
-  std::atomic<bool> finished{false};
-
- private:
-  std::vector<std::byte> landing_;
-  Time busy_;
-};
+TransportEnd::Make over_it(Over over) {
+  return [over](std::uint16_t port, ports::FlowOwner& owner) { return make_transport(over, port, owner); };
+}
 
 // Host 0 and host 1 with a flow between them.
 struct Hosts {
-  explicit Hosts(Over over) : a(HostIndex(0), over), b(HostIndex(1), over) {
+  explicit Hosts(Over over) : a(HostIndex(0), over_it(over)), b(HostIndex(1), over_it(over)) {
     const Status status = a.transport->connect(a.to(HostIndex(1)), "127.0.0.1", b.data_port, now() + seconds(10));
     if (!status.ok()) fail(status.to_string());
     while (a.flow == nullptr || b.flow == nullptr) {
@@ -136,19 +72,8 @@ struct Hosts {
       b.step();
     }
   }
-  Host a, b;
+  TransportEnd a, b;
 };
-
-std::vector<std::byte> payload_of(std::size_t bytes) {
-  std::vector<std::byte> payload(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) payload[i] = static_cast<std::byte>(i * 2654435761u >> 13);
-  return payload;
-}
-
-void check(const std::vector<std::byte>& sent, std::span<const std::byte> got) {
-  if (std::memcmp(sent.data(), got.data(), sent.size()) != 0)
-    fail("the bytes that arrived are not those that were sent");
-}
 
 double stream_tensorlane(std::uint64_t operations, Over over) {
   Hosts hosts(over);
@@ -160,9 +85,7 @@ double stream_tensorlane(std::uint64_t operations, Over over) {
   });
   protocol::FrameHeader header;
   for (std::uint64_t sent = 0; !hosts.a.finished;) {
-    // As a lane does: never more in flight than the class's window.
-    while (sent < operations && hosts.a.flow->writable() &&
-           hosts.a.transport->in_flight(kData) + kMaxOperation < mib(4)) {
+    while (sent < operations && hosts.a.may_send()) {
       hosts.a.flow->send({header, payload, 0});
       ++sent;
     }

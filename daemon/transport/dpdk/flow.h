@@ -19,8 +19,8 @@
 
 namespace tensorlane::dpdk {
 
-// What a flow may send before it has asked for credit; the same on all hosts.
-inline constexpr Bytes kUnasked = kib(4);
+// What a flow may send before it has asked for credit, the same on all hosts: a short message with what is around it.
+inline constexpr Bytes kUnasked{4096 + 256};
 
 // What the flows of one class share. Outlives them.
 struct ClassShare {
