@@ -57,6 +57,10 @@ def check_status(daemons):
     expect(port["device"].startswith("net_af_packet0,") and port["link_up"], port)
     expect([queue["class"] for queue in port["queues"]] == ["control", "urgent", "bulk"] and all(queue["sent_packets"] > 0 for queue in port["queues"]), port)
     expect(port["received_packets"] > 100 and port["neighbour_questions"] >= 2 and 0 < port["busy_seconds"] < port["polled_seconds"], port)
+    ask = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
+    page = subprocess.run(daemons.on_host("h0", [sys.executable, "-c", ask, f"http://{daemons.status('h0')['lane']['metrics']}/metrics"]), capture_output=True, text=True, check=True).stdout
+    sent = re.search(r'^tensorlane_port_packets_total{rail="0",class="urgent"} (\d+)$', page, re.M)
+    expect(sent and int(sent[1]) > 0 and 'tensorlane_port_link_up{rail="0"} 1' in page, page)
     text = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--socket", daemons.socket("h0")], capture_output=True, text=True, check=True).stdout
     print(text, flush=True)
     expect(port["mac"] in text and "neighbours: asked" in text and "no dpdk" not in text, text)
@@ -65,7 +69,7 @@ def check_status(daemons):
 def check_sums_and_tags(lab):
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "tcp"}) as daemons:
         over_tcp = [sums(daemons, f"tcp{size}", size)[1] for size in (4, 4096, 1 << 20)]
-    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk"}) as daemons:
+    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk", "metrics": "127.0.0.1:0"}) as daemons:
         with Capture(lab, "h1", daemons.device("h1"), f"udp port 7109 and src host {daemons.dpdk_address('h1')}") as capture:
             over_dpdk = [sums(daemons, f"dpdk{size}", size, urgency=urgency)[1] for size, urgency in ((4, "0.9"), (4096, "0.1"), (1 << 20, "0.9"))]
         expect(over_dpdk == over_tcp, f"other sums over DPDK ({over_dpdk}) than over TCP ({over_tcp})")
