@@ -99,6 +99,7 @@ class Daemon {
       TL_RETURN_IF_ERROR(wiring::try_metrics(config_));
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
+      for (const wiring::RailTransport& rail : rails_) exporter.ports.push_back(rail.port);
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter, parts_.metrics(),
                                                                  wiring::daemon_counters(control_, sessions_, timeline_,
                                                                                          arenas_, *memory_, config_),

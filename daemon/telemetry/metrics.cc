@@ -12,6 +12,7 @@
 
 #include "common/base/text.h"
 #include "daemon/telemetry/device_counters.h"
+#include "daemon/telemetry/port_families.h"
 #include "daemon/telemetry/scrape_server.h"
 
 namespace tensorlane::telemetry {
@@ -439,6 +440,7 @@ class Collector final : public prometheus::Collectable {
   std::vector<MetricFamily> Collect() const override {
     const std::unique_ptr<const ports::LaneMetrics> now = metrics_.sum();
     std::vector<MetricFamily> families = Page(config_, *now).families();
+    for (MetricFamily& family : port_families(config_)) families.push_back(std::move(family));
     for (const ExtraCounter& extra : extra_) Page::add_extra(extra, families);
     for (const ExtraFamily& extra : families_) Page::add_extra(extra, families);
     return families;

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "daemon/ports/all_lanes.h"
+#include "daemon/ports/port_metrics.h"
 
 namespace tensorlane::telemetry {
 
@@ -27,6 +28,8 @@ struct ExporterConfig {
   std::size_t rails = 1;                               // of this host
   std::string rdma_devices = "/sys/class/infiniband";  // where the kernel shows them
   std::string version;                                 // of this daemon
+  // By rail: of the port that the daemon drives itself; null or left out where there is none.
+  std::vector<std::shared_ptr<const ports::PortMetrics>> ports;
 };
 
 // One number that another module counts: name without prefix ("sessions_ended_total"), help text, and how to read it

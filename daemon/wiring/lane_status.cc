@@ -161,9 +161,51 @@ nlohmann::json LaneStatus::rail_status(const Metrics& metrics) const {
                      {"device", transport.device},
                      {"why_no_rdma", transport.why_no_rdma},
                      {"why_no_dpdk", transport.why_no_dpdk},
+                     {"names_dpdk", transport.names_dpdk},
+                     {"port", transport.port == nullptr ? nlohmann::json() : port_status(*transport.port)},
                      {"classes", std::move(classes)}});
   }
   return rails;
+}
+
+// A port that the daemon drives itself; queues by class, control first, as the port serves them.
+nlohmann::json LaneStatus::port_status(const ports::PortMetrics& port) const {
+  nlohmann::json queues = nlohmann::json::array();
+  const auto add = [&](ClassId cls) {
+    const ports::PortMetrics::Queue& queue = port.sent[ports::metrics_slot(cls)];
+    queues.push_back({{"class", class_name(cls)},
+                      {"sent_packets", queue.packets.value()},
+                      {"sent_bytes", queue.bytes.value()},
+                      {"full", queue.full.value()}});
+  };
+  add(kControlClass);
+  for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) add(ClassId(static_cast<std::uint8_t>(c)));
+  nlohmann::json drops = nlohmann::json::object();
+  for (std::size_t i = 0; i < port.drops.size(); ++i) drops[port.drop_reasons[i]] = port.drops[i].value();
+  const ports::PortMetrics::Datagrams& datagrams = port.datagrams;
+  return {{"device", port.device},
+          {"mac", port.mac},
+          {"link_up", port.link_up.value() != 0},
+          {"link_bits_per_second", port.link_bits_per_second.value()},
+          {"link_changes", port.link_changes.value()},
+          {"queues", std::move(queues)},
+          {"received_packets", port.received_packets.value()},
+          {"received_bytes", port.received_bytes.value()},
+          {"drops", std::move(drops)},
+          {"neighbour_questions", port.neighbour_questions.value()},
+          {"neighbour_answers", port.neighbour_answers.value()},
+          {"no_memory", port.no_memory.value()},
+          {"polled_seconds", static_cast<double>(port.polled_ns.value()) * 1e-9},
+          {"busy_seconds", static_cast<double>(port.busy_ns.value()) * 1e-9},
+          {"busy_share", static_cast<double>(port.busy_permille.value()) * 1e-3},
+          {"datagrams",
+           {{"lost", datagrams.lost.value()},
+            {"resent", datagrams.resent.value()},
+            {"spurious", datagrams.spurious.value()},
+            {"duplicates", datagrams.duplicates.value()},
+            {"forged", datagrams.forged.value()},
+            {"marked", datagrams.marked.value()},
+            {"timeouts", datagrams.timeouts.value()}}}};
 }
 
 const std::string& LaneStatus::class_name(ClassId cls) const {

@@ -40,6 +40,7 @@ class LaneStatus {
   nlohmann::json job_status(const Metrics& metrics) const;
   nlohmann::json path_status(const Metrics& metrics) const;  // how the flows to each peer go, and why
   nlohmann::json rail_status(const Metrics& metrics) const;  // what each NIC is used as, and what it carried
+  nlohmann::json port_status(const ports::PortMetrics& port) const;
   std::string carrier(
       const Metrics& metrics) const;  // the transports that carry the payload: "tcp" where there was nothing to choose
   const std::string& class_name(ClassId cls) const;

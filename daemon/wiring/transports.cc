@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "daemon/transport/dpdk/dpdk_transport.h"
+#include "daemon/transport/dpdk/port_report.h"
 #include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/mixed/mixed_transport.h"
 #include "daemon/transport/rdma/rdma_transport.h"
@@ -171,6 +172,7 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
   RailTransport& said = rails[rail.value];
   said = {};
+  said.names_dpdk = !config.dpdk.devices.empty() || config.self().addresses.contains("dpdk");
   TL_ASSIGN_OR_RETURN(const std::string rdma, rdma_device(config, rail, &said.why_no_rdma));
   TL_ASSIGN_OR_RETURN(const auto port, dpdk_port(config, rail, &said.why_no_dpdk));
   const bool shares = config.transport == Choice::kAuto && config.self().addresses.contains("local");
@@ -197,10 +199,14 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
         [&config](const std::string& address) { return offers(config, "rdma", address); });
   }
   if (port) {
+    const auto metrics = dpdk::make_port_metrics(**port);
+    said.port = metrics;
     add(
         "dpdk", fmt::format("{} ({})", (*port)->config().device, dpdk::to_string((*port)->mac())), kDpdkPortOffset,
-        [&config, rail, port](ports::FlowOwner& o) {
-          return dpdk::make_dpdk_transport(dpdk_config(config, rail), std::move(*port), o);
+        [&config, rail, port, metrics](ports::FlowOwner& o) {
+          dpdk::DpdkConfig dpdk = dpdk_config(config, rail);
+          dpdk.metrics = metrics;
+          return dpdk::make_dpdk_transport(dpdk, std::move(*port), o);
         },
         [&config](const std::string& address) { return offers(config, "dpdk", address); });
   }

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/config/config.h"
+#include "daemon/ports/port_metrics.h"
 #include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/transport.h"
 
@@ -19,6 +20,8 @@ struct RailTransport {
   std::string device;       // of the NIC, for the most capable one over the network
   std::string why_no_rdma;  // empty where there is
   std::string why_no_dpdk;  // empty where there is
+  bool names_dpdk = false;  // daemon.yaml has ports that the daemon drives itself, or the fabric file addresses of such
+  std::shared_ptr<const ports::PortMetrics> port;  // what the rail's one does; null where there is none
 };
 
 // The transport that daemon.yaml asks for. With `auto`, RDMA, DPDK and TCP, whichever is fastest between two hosts, and

@@ -12,6 +12,7 @@
 #include "common/fabric/fabric.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/doctor.h"
+#include "monitor/cli/doctor_dpdk.h"
 #include "monitor/cli/doctor_nccl.h"
 #include "switch-config/findings/findings.h"
 #include "switch-config/policy/policy.h"
@@ -20,7 +21,7 @@ namespace tensorlane::cli {
 namespace {
 
 struct Arguments {
-  std::string fabric, host, root, library;
+  std::string fabric, host, root, library, config;
   int pid = 0;
   bool nccl = false, json = false;
 };
@@ -82,8 +83,9 @@ Result<int> run(const Arguments& args) {
     options.service_levels[fabric.classes.control.pcp] = fabric.classes.control.service_level;
   }
   Result<findings::Report> report = examine(options);
-  if (!report.ok()) {
-    const Status& bad = report.status();
+  const Status ports = report.ok() ? examine_dpdk({.root = args.root, .config = args.config}, *report) : Status();
+  if (!report.ok() || !ports.ok()) {
+    const Status& bad = report.ok() ? ports : report.status();
     return Status(Code::kInvalidArgument, bad.what(), bad.where(), bad.fix());  // exit status 2, whatever it was
   }
   if (!args.fabric.empty() && !host) {
@@ -100,9 +102,10 @@ Result<int> run(const Arguments& args) {
 void add_doctor_command(CLI::App& app, Invocation& chosen) {
   auto args = std::make_shared<Arguments>();
   CLI::App* doctor =
-      app.add_subcommand("doctor", "What is wrong with this host for RoCE with classes; changes nothing");
+      app.add_subcommand("doctor", "What is wrong with this host for RoCE with classes, or for DPDK; changes nothing");
   doctor->footer(
-      "Example:\n  tensorlane doctor --fabric fabric.yaml\n  tensorlane doctor --nccl --fabric fabric.yaml --pid 4711\n"
+      "Example:\n  tensorlane doctor --fabric fabric.yaml\n  tensorlane doctor --config daemon.yaml\n  tensorlane "
+      "doctor --nccl --fabric fabric.yaml --pid 4711\n"
       "Exit status 1 with an error or a warning, 2 where it cannot look. A note informs. --root takes a copy of "
       "another "
       "host's\nsys and proc, with what `mlnx_qos -i INTERFACE` printed there in ROOT/mlnx_qos/INTERFACE, or `dcb "
@@ -111,6 +114,9 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
   doctor->add_option("--fabric", args->fabric, "What the host is to be like; else only what is wrong on any fabric");
   CLI::Option* host =
       doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
+  CLI::Option* config = doctor->add_option(
+      "--config", args->config,
+      "A daemon.yaml: whether ports that its key `dpdk` names can be driven; default: /etc/tensorlane/daemon.yaml");
   doctor->add_option("--root", args->root, "A folder to take for /");
   doctor
       ->add_option("--pid", args->pid,
@@ -126,6 +132,7 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
                    "A libnccl.so.2, for its version; default: that of the process, or what its loader would find")
       ->needs(nccl);
   host->excludes(nccl);
+  config->excludes(nccl);
   doctor->add_flag("--json", args->json, "Print one JSON object");
   doctor->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

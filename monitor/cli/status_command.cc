@@ -25,12 +25,47 @@ void print_classes(const nlohmann::json& classes) {
   }
 }
 
+// "forged 3, lost 12": what is not 0.
+std::string counted(const nlohmann::json& counts) {
+  std::string text;
+  for (const auto& [name, count] : counts.items()) {
+    if (const auto n = count.get<std::uint64_t>(); n != 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, n);
+  }
+  return text;
+}
+
+// A port that the daemon drives itself.
+void print_port(const nlohmann::json& port) {
+  const auto number = [&](const char* name) { return port.value(name, std::uint64_t{0}); };
+  const std::uint64_t speed = number("link_bits_per_second"), no_memory = number("no_memory");
+  fmt::print("    port {} {}: link {}{}, polling was {:.1f} % busy\n", port.value("device", "?"),
+             port.value("mac", "?"), port.value("link_up", false) ? "up" : "down",
+             speed == 0 ? "" : fmt::format(", {:.0f} Mbit/s", static_cast<double>(speed) * 1e-6),
+             port.value("busy_share", 0.0) * 100);
+  for (const auto& queue : port.value("queues", nlohmann::json::array())) {
+    fmt::print("      class {:<10} sent {} packets, {} bytes; its queue was full {} times\n", queue.value("class", "?"),
+               queue.value("sent_packets", std::uint64_t{0}), queue.value("sent_bytes", std::uint64_t{0}),
+               queue.value("full", std::uint64_t{0}));
+  }
+  fmt::print("      received {} packets, {} bytes; neighbours: asked {} times, answered {}\n",
+             number("received_packets"), number("received_bytes"), number("neighbour_questions"),
+             number("neighbour_answers"));
+  if (const std::string drops = counted(port.value("drops", nlohmann::json::object())); !drops.empty())
+    fmt::print("      dropped: {}\n", drops);
+  if (const std::string packets = counted(port.value("datagrams", nlohmann::json::object())); !packets.empty())
+    fmt::print("      packets of flows: {}\n", packets);
+  if (no_memory > 0) fmt::print("      no packet buffer was free {} times\n", no_memory);
+}
+
 void print_rails(const nlohmann::json& rails, std::size_t lanes) {
   for (std::size_t r = 0; r < rails.size(); ++r) {
     const std::string why = rails[r].value("why_no_rdma", "");
-    fmt::print("  rail {} {}: {} on {}{}{}\n", r, rails[r].value("address", "?"), rails[r].value("transport", "?"),
+    const std::string why_dpdk = rails[r].value("names_dpdk", false) ? rails[r].value("why_no_dpdk", "") : "";
+    fmt::print("  rail {} {}: {} on {}{}{}{}\n", r, rails[r].value("address", "?"), rails[r].value("transport", "?"),
                rails[r].value("device", "?"), lanes == 1 ? "" : fmt::format(", lane {}", rails[r].value("lane", 0)),
-               why.empty() ? "" : ", no rdma: " + why);
+               why.empty() ? "" : ", no rdma: " + why, why_dpdk.empty() ? "" : ", no dpdk: " + why_dpdk);
+    if (const nlohmann::json port = rails[r].value("port", nlohmann::json()); port.is_object()) print_port(port);
     if (rails.size() == 1) continue;  // the classes of the lane are the rail's
     for (const auto& cls : rails[r].value("classes", nlohmann::json::array())) {
       fmt::print("    class {:<10} sent {} bytes, received {} bytes\n", cls.value("name", "?"),

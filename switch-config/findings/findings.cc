@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kRules{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kRules{{
     {"L1", "Every DSCP and PCP is mapped, and the same way on every device"},
     {"L2", "A lossless class has one number: traffic class, queue, priority group and PFC priority"},
     {"L3", "PFC is on for exactly the lossless classes, and the same at both ends of a link"},
@@ -41,6 +41,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kRules{{
     {"N6", "Other libraries on the same fabric have its classes"},
     {"N7", "NCCL reads its files and variables as they are meant"},
     {"N8", "The NCCL that runs can do it"},
+    {"P1", "A port that the daemon drives itself has its device, its memory and the rights to both"},
 }};
 
 // Text from configurations of others may hold any bytes.

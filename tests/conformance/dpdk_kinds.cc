@@ -1,6 +1,6 @@
+#include "dpdk_kinds.h"
 #include "daemon/transport/dpdk/dpdk_transport.h"
-#include "harness.h"
-#include "packet_network.h"
+#include "daemon/transport/dpdk/port_report.h"
 
 namespace tensorlane::conformance {
 namespace {
@@ -16,7 +16,10 @@ dpdk::IpAddress next_address(bool v6) {
   return address;
 }
 
-TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, const NetworkFaults& faults = {}) {
+}  // namespace
+
+TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, const NetworkFaults& faults,
+                        PortMetricsList* metrics) {
   TransportKind kind = tcp_ipv4();
   kind.name = name;
   kind.sockets = false;
@@ -39,12 +42,12 @@ TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, 
       port.queues.push_back({c.tag.dscp, c.tag.pcp});
       config.classes.push_back({c.tag, c.window});
     }
-    return dpdk::make_dpdk_transport(config, make_network_port(port, faults), owner);
+    auto made = make_network_port(port, faults);
+    if (metrics != nullptr) config.metrics = metrics->emplace_back(dpdk::make_port_metrics(*made));
+    return dpdk::make_dpdk_transport(config, std::move(made), owner);
   };
   return kind;
 }
-
-}  // namespace
 
 std::vector<TransportKind> kinds_under_test() {
   return {dpdk_kind("dpdk_ipv4", false, DataProtection::kNone), dpdk_kind("dpdk_ipv6", true, DataProtection::kNone),

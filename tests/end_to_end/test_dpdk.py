@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from daemons import BUILD, Daemons, expect, outputs, require_namespaces
+from daemons import BIN, BUILD, Daemons, expect, outputs, require_namespaces
 from lab_harness import BULK, CONTROL, Lab, URGENT
 
 PROGRAM = os.path.join(BUILD, "tests", "message")
@@ -50,16 +50,33 @@ def chosen(daemons, host):
     return {path["peer"]: next(c["transport"] for c in path["candidates"] if c["chosen"]) for path in daemons.status(host)["lane"]["paths"]}
 
 
+def check_status(daemons):
+    """What a daemon says of its port, in JSON and in text."""
+    time.sleep(0.3)  # it is told ten times a second
+    port = daemons.status("h0")["lane"]["rails"][0]["port"]
+    expect(port["device"].startswith("net_af_packet0,") and port["link_up"], port)
+    expect([queue["class"] for queue in port["queues"]] == ["control", "urgent", "bulk"] and all(queue["sent_packets"] > 0 for queue in port["queues"]), port)
+    expect(port["received_packets"] > 100 and port["neighbour_questions"] >= 2 and 0 < port["busy_seconds"] < port["polled_seconds"], port)
+    ask = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
+    page = subprocess.run(daemons.on_host("h0", [sys.executable, "-c", ask, f"http://{daemons.status('h0')['lane']['metrics']}/metrics"]), capture_output=True, text=True, check=True).stdout
+    sent = re.search(r'^tensorlane_port_packets_total{rail="0",class="urgent"} (\d+)$', page, re.M)
+    expect(sent and int(sent[1]) > 0 and 'tensorlane_port_link_up{rail="0"} 1' in page, page)
+    text = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--socket", daemons.socket("h0")], capture_output=True, text=True, check=True).stdout
+    print(text, flush=True)
+    expect(port["mac"] in text and "neighbours: asked" in text and "no dpdk" not in text, text)
+
+
 def check_sums_and_tags(lab):
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "tcp"}) as daemons:
         over_tcp = [sums(daemons, f"tcp{size}", size)[1] for size in (4, 4096, 1 << 20)]
-    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk"}) as daemons:
+    with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk", "metrics": "127.0.0.1:0"}) as daemons:
         with Capture(lab, "h1", daemons.device("h1"), f"udp port 7109 and src host {daemons.dpdk_address('h1')}") as capture:
             over_dpdk = [sums(daemons, f"dpdk{size}", size, urgency=urgency)[1] for size, urgency in ((4, "0.9"), (4096, "0.1"), (1 << 20, "0.9"))]
         expect(over_dpdk == over_tcp, f"other sums over DPDK ({over_dpdk}) than over TCP ({over_tcp})")
         rail = daemons.status("h0")["lane"]["rails"][0]
         expect(rail["transport"] == "dpdk" and "af_packet" in rail["device"], rail)
         expect(chosen(daemons, "h0") == {"h1": "dpdk", "h2": "dpdk"}, chosen(daemons, "h0"))
+        check_status(daemons)
     seen = collections.Counter(int(tos, 16) for tos in re.findall(r"tos (0x[0-9a-f]+)", capture.lines))
     print(f"packets of h1 by TOS: {dict(seen)}", flush=True)
     expect({tos >> 2 for tos in seen} == {URGENT, BULK, CONTROL} and all(tos & 3 == 2 for tos in seen), f"packets with other tags than those of the classes, or not ECT(0): {seen}")
@@ -90,6 +107,8 @@ def check_mixed(lab):
         for host in HOSTS[:2]:
             expect(chosen(daemons, host).get("h2", "tcp") == "tcp", chosen(daemons, host))
         expect("dpdk" in daemons.status("h0")["lane"]["rails"][0]["transport"], daemons.status("h0")["lane"]["rails"])
+        rail = daemons.status("h2")["lane"]["rails"][0]
+        expect(rail["port"] is None and "names no `dpdk` devices" in rail["why_no_dpdk"] and not rail["names_dpdk"], rail)
     config = "dpdk: {devices: ['net_af_packet0,iface=nosuch0']}"
     for own, words in (({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=nosuch0']}"}, "nosuch0"),
                        ({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=lo'], eal: ['--nosuch']}"}, "--nosuch")):

@@ -400,7 +400,10 @@ Head Association::begin_data(Channel& channel, Slot slot, Range piece, std::byte
 
 void Association::end_data(Time now, Channel& channel, Range piece, std::uint64_t unsent) {
   channel.probes = false;
-  if (piece.begin < unsent && piece.length() > 0) ++channel.sent_again;
+  if (piece.begin < unsent && piece.length() > 0) {
+    ++channel.sent_again;
+    ++counters_.packets_resent;
+  }
   channel.recovery.sent(now, piece);
 }
 

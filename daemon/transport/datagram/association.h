@@ -66,6 +66,15 @@ struct AssociationCounters {
   std::uint64_t forged = 0;        // that nobody who has the keys has made, or that were damaged
   std::uint64_t marked = 0;        // that came with a mark of congestion
   std::uint64_t timeouts = 0;
+  std::uint64_t packets_resent = 0;  // with what had been sent before, after a loss or a time-out
+
+  AssociationCounters& operator+=(const AssociationCounters& more) {
+    using A = AssociationCounters;
+    for (const auto counter : {&A::packets_sent, &A::packets_received, &A::acks_sent, &A::packets_lost, &A::spurious,
+                               &A::duplicates, &A::stale, &A::forged, &A::marked, &A::timeouts, &A::packets_resent})
+      this->*counter += more.*counter;
+    return *this;
+  }
 };
 
 class Association final : private CreditHolder {

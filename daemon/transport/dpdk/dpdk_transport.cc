@@ -54,6 +54,9 @@ Status DpdkTransport::open(const DpdkConfig& config) {
     share.window = config.classes[i].window;
     share.payload_crc = config.payload_crc;
   }
+  std::vector<ClassId> of_queues;
+  for (const DpdkClass& c : config.classes) of_queues.push_back(c.tag.cls);
+  report_.open(config.metrics, std::move(of_queues));
   for (const int fd : port_->wake_descriptors()) {
     wake_marks_.push_back(std::make_unique<handshake::Watched>(handshake::Watched::Kind::kDevice));
     if (!connector_.watch(*wake_marks_.back(), fd, EPOLLIN, false))
@@ -110,6 +113,7 @@ std::size_t DpdkTransport::poll(Time now) {
   connector_.begin(now);
   connector_.waker().clear_kick();
   std::size_t handled = flows_.report();
+  report_.turn(now, packets_ > 0 && !armed_);
   packets_ = 0;
   receive(handled);
   run_timers();
@@ -125,7 +129,14 @@ std::size_t DpdkTransport::poll(Time now) {
   handled += flows_.report();
   connector_.end();
   rest_ = idle_.rest(now_, now_, packets_);
+  if (report_.due(now_)) publish();
   return handled;
+}
+
+void DpdkTransport::publish() {
+  datagram::AssociationCounters packets = packets_ended_;
+  flows_.each([&](const Flow& flow) { packets += flow.packets(); });
+  report_.publish(now_, *port_, packets);
 }
 
 void DpdkTransport::flush() {

@@ -10,6 +10,7 @@
 #include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "daemon/ports/port_metrics.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/dpdk/port/packet_port.h"
 
@@ -28,8 +29,9 @@ struct DpdkConfig {
   bool payload_crc = false;          // send a CRC32C with every payload; one that arrives is always checked
   Duration detection = seconds(10);  // a peer that is silent for so long, while something waits for it, is gone
   DataProtection protection = DataProtection::kNone;
-  std::uint8_t ciphers = 0;       // protect::Ciphers to use; 0: what this host has
-  Bytes credit_window = kib(96);  // of all peers on its way to this port: what the paths hold
+  std::uint8_t ciphers = 0;                     // protect::Ciphers to use; 0: what this host has
+  Bytes credit_window = kib(96);                // of all peers on its way to this port: what the paths hold
+  std::shared_ptr<ports::PortMetrics> metrics;  // make_port_metrics() of the port; null: nobody wants to know
 };
 
 // Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes everything without a call.

@@ -211,6 +211,7 @@ void DpdkTransport::end_flow(Flow& flow, Status cause) {
   std::unique_ptr<Flow> owned = flows_.take(flow);
   owned->stop();
   payloads_dropped_ += owned->payloads_dropped();
+  packets_ended_ += owned->packets();
   handshake::Fd socket = owned->take_socket();
   if (cause.ok()) connector_.linger(std::move(socket), true);
   flows_.end(std::move(owned), std::move(cause));

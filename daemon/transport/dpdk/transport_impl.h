@@ -15,6 +15,7 @@
 #include "daemon/transport/dpdk/exchange.h"
 #include "daemon/transport/dpdk/flow.h"
 #include "daemon/transport/dpdk/port/idle_policy.h"
+#include "daemon/transport/dpdk/port_report.h"
 #include "daemon/transport/handshake/connector.h"
 #include "daemon/transport/handshake/flow_table.h"
 
@@ -69,6 +70,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void settle_exchanges();
   void fail_flow(Flow& flow, Status cause);
   void end_flow(Flow& flow, Status cause);
+  void publish();
 
   // Each outlives what is declared behind it.
   const std::unique_ptr<PacketPort> port_;
@@ -91,7 +93,10 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   Duration rest_;            // how long there may be no next one
   Time now_, next_look_;
   bool armed_ = false, interrupts_ = false;
-  std::uint64_t payloads_dropped_ = 0;  // of flows that have ended
+  PortReport report_;
+  // Of flows that have ended.
+  std::uint64_t payloads_dropped_ = 0;
+  datagram::AssociationCounters packets_ended_;
 };
 
 }  // namespace tensorlane::dpdk

@@ -189,6 +189,65 @@ TEST(Exporter, NoFamilyShowsAnothersNumbers) {
   }
 }
 
+// Ports that the daemon drives itself: rail 1 has one, rail 0 none.
+TEST(Exporter, ShowsWhatPortsHaveDone) {
+  const auto port = std::make_shared<ports::PortMetrics>("0000:3b:00.0", "02:00:00:00:00:01",
+                                                         std::vector<std::string>{"ip_checksum", "unasked"});
+  port->sent[0].packets.set(11);
+  port->sent[0].bytes.set(12);
+  port->sent[1].full.set(13);
+  port->sent[ports::kControlSlot].packets.set(14);
+  port->received_packets.set(15);
+  port->received_bytes.set(16);
+  port->drops[1].set(17);
+  port->no_memory.set(18);
+  port->neighbour_questions.set(19);
+  port->neighbour_answers.set(20);
+  port->link_up.set(1);
+  port->link_changes.set(21);
+  port->polled_ns.set(22'500'000'000);
+  port->busy_ns.set(23'500'000'000);
+  port->datagrams.lost.set(31);
+  port->datagrams.resent.set(32);
+  port->datagrams.spurious.set(33);
+  port->datagrams.duplicates.set(34);
+  port->datagrams.forged.set(35);
+  port->datagrams.marked.set(36);
+  port->datagrams.timeouts.set(37);
+  ExporterConfig config = two_classes();
+  config.ports = {nullptr, port};
+  const ports::LaneMetrics nothing;
+  auto exporter = Exporter::create(config, nothing, {});
+  ASSERT_TRUE(exporter.ok()) << exporter.status().to_string();
+  const std::string page = get((*exporter)->address());
+  for (const char* line : {"packets_total{rail=\"1\",class=\"urgent\"} 11",
+                           "packets_total{rail=\"1\",class=\"bulk\"} 0",
+                           "packets_total{rail=\"1\",class=\"control\"} 14",
+                           "bytes_total{rail=\"1\",class=\"urgent\"} 12",
+                           "queue_full_total{rail=\"1\",class=\"bulk\"} 13",
+                           "received_packets_total{rail=\"1\"} 15",
+                           "received_bytes_total{rail=\"1\"} 16",
+                           "drops_total{rail=\"1\",reason=\"ip_checksum\"} 0",
+                           "drops_total{rail=\"1\",reason=\"unasked\"} 17",
+                           "no_buffer_total{rail=\"1\"} 18",
+                           "neighbour_questions_total{rail=\"1\"} 19",
+                           "neighbour_answers_total{rail=\"1\"} 20",
+                           "link_up{rail=\"1\"} 1",
+                           "link_changes_total{rail=\"1\"} 21",
+                           "polled_seconds_total{rail=\"1\"} 22.5",
+                           "busy_seconds_total{rail=\"1\"} 23.5",
+                           "lost_packets_total{rail=\"1\"} 31",
+                           "resent_packets_total{rail=\"1\"} 32",
+                           "spurious_losses_total{rail=\"1\"} 33",
+                           "duplicate_packets_total{rail=\"1\"} 34",
+                           "forged_packets_total{rail=\"1\"} 35",
+                           "marked_packets_total{rail=\"1\"} 36",
+                           "flow_timeouts_total{rail=\"1\"} 37"}) {
+    EXPECT_THAT(page, HasSubstr(fmt::format("\ntensorlane_port_{}\n", line)));
+  }
+  EXPECT_THAT(page, Not(HasSubstr("tensorlane_port_link_up{rail=\"0\"}")));
+}
+
 // A folder as the kernel shows RDMA devices.
 class Devices : public ::testing::Test {
  protected:

@@ -1,0 +1,67 @@
+#include "daemon/transport/dpdk/port_report.h"
+
+#include "common/base/assert.h"
+
+namespace tensorlane::dpdk {
+namespace {
+
+constexpr Duration kWindow = seconds(1);  // of the share of busy turns
+
+std::uint64_t count(Duration duration) {
+  return static_cast<std::uint64_t>(duration.value);
+}
+
+}  // namespace
+
+std::shared_ptr<ports::PortMetrics> make_port_metrics(const PacketPort& port) {
+  std::vector<std::string> reasons;
+  for (std::size_t i = 0; i < kDrops; ++i) reasons.emplace_back(drop_name(static_cast<Drop>(i)));
+  return std::make_shared<ports::PortMetrics>(port.config().device, to_string(port.mac()), std::move(reasons));
+}
+
+void PortReport::turn(Time now, bool worked) {
+  if (std::exchange(started_, true) && now > last_turn_) {
+    polled_ = polled_ + (now - last_turn_);
+    if (worked) busy_ = busy_ + (now - last_turn_);
+  }
+  last_turn_ = now;
+}
+
+void PortReport::publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows) {
+  next_ = now + kReportInterval;
+  ports::PortMetrics& m = *metrics_;
+  const PortCounts& counts = port.counts();
+  TL_ASSERT(classes_.size() <= counts.sent.size() && m.drops.size() == kDrops);
+  for (std::size_t i = 0; i < classes_.size(); ++i) {
+    ports::PortMetrics::Queue& queue = m.sent[ports::metrics_slot(classes_[i])];
+    queue.packets.set(counts.sent[i].packets);
+    queue.bytes.set(counts.sent[i].bytes);
+    queue.full.set(counts.sent[i].full);
+  }
+  m.received_packets.set(counts.received_packets);
+  m.received_bytes.set(counts.received_bytes);
+  for (std::size_t i = 0; i < kDrops; ++i) m.drops[i].set(counts.dropped[i]);
+  m.no_memory.set(counts.no_memory);
+  m.neighbour_questions.set(counts.neighbour_questions);
+  m.neighbour_answers.set(counts.neighbour_answers);
+  const LinkState link = port.link();
+  m.link_up.set(link.up ? 1 : 0);
+  m.link_bits_per_second.set(link.speed.value);
+  m.link_changes.set(counts.link_changes);
+  m.polled_ns.set(count(polled_));
+  m.busy_ns.set(count(busy_));
+  if (const Duration window = polled_ - window_polled_; window >= kWindow) {
+    m.busy_permille.set(count((busy_ - window_busy_) * 1000) / count(window));
+    window_polled_ = polled_;
+    window_busy_ = busy_;
+  }
+  m.datagrams.lost.set(flows.packets_lost);
+  m.datagrams.resent.set(flows.packets_resent);
+  m.datagrams.spurious.set(flows.spurious);
+  m.datagrams.duplicates.set(flows.duplicates);
+  m.datagrams.forged.set(flows.forged);
+  m.datagrams.marked.set(flows.marked);
+  m.datagrams.timeouts.set(flows.timeouts);
+}
+
+}  // namespace tensorlane::dpdk

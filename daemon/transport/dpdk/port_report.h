@@ -1,0 +1,44 @@
+// What a transport tells other threads of its port and its flows.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/ports/port_metrics.h"
+#include "daemon/transport/datagram/association.h"
+#include "daemon/transport/dpdk/port/packet_port.h"
+
+namespace tensorlane::dpdk {
+
+// How often it is told: packets and turns pay nothing for it.
+inline constexpr Duration kReportInterval = milliseconds(100);
+
+// Empty counts for a port.
+std::shared_ptr<ports::PortMetrics> make_port_metrics(const PacketPort& port);
+
+// The lane's thread.
+class PortReport {
+ public:
+  // Null: nothing is told. `classes`: of the port's queues, in their order.
+  void open(std::shared_ptr<ports::PortMetrics> metrics, std::vector<ClassId> classes) {
+    metrics_ = std::move(metrics);
+    classes_ = std::move(classes);
+  }
+  // A turn of the lane begins. `worked`: the one before had packets, and the lane did not rest after it.
+  void turn(Time now, bool worked);
+  // Whether to publish().
+  bool due(Time now) const { return metrics_ != nullptr && now >= next_; }
+  void publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows);
+
+ private:
+  std::shared_ptr<ports::PortMetrics> metrics_;
+  std::vector<ClassId> classes_;
+  bool started_ = false;
+  Time last_turn_, next_;
+  Duration polled_, busy_;
+  Duration window_polled_, window_busy_;  // when the last whole second was over
+};
+
+}  // namespace tensorlane::dpdk
