@@ -40,13 +40,14 @@ struct HostOptions {
 // A transport under test.
 struct TransportKind {
   std::string name;
-  std::string address;        // where hosts of this machine reach each other
-  bool tags = true;           // effective DSCPs can be read back
-  bool pcp = true;            // and PCPs
-  bool sockets = true;        // the kernel takes bytes for a peer that does not poll
-  bool told_by_peer = false;  // on_sent() waits for a peer that polls, and not for its kernel or device
-  int cycles = 2000;          // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
-  Bytes largest = mib(1024);  // of what is moved as one buffer
+  std::string address;         // where hosts of this machine reach each other
+  bool tags = true;            // effective DSCPs can be read back
+  bool pcp = true;             // and PCPs
+  bool sockets = true;         // the kernel takes bytes for a peer that does not poll
+  bool told_by_peer = false;   // on_sent() waits for a peer that polls, and not for its kernel or device
+  bool wakes_by_time = false;  // the device announces nothing, so wake_fd() never stays quiet for long
+  int cycles = 2000;           // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
+  Bytes largest = mib(1024);   // of what is moved as one buffer
   // What a frame is that has so much payload, as it goes to the peer.
   std::function<std::uint64_t(std::size_t)> frame_bytes = [](std::size_t payload) {
     return payload + protocol::kFrameHeaderBytes;

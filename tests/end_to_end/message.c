@@ -1,7 +1,8 @@
 /* One message, again and again. Used by the tests that measure through real daemons.
  *
  *   message flood BYTES SECONDS URGENCY
- * rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many bytes came through
+ * rank 0 keeps two broadcasts under way for SECONDS, or until it gets SIGTERM; every rank prints how many bytes came
+ * through
  *
  *   message loop BYTES SECONDS URGENCY
  * allreduces for SECONDS, or until one rank gets SIGTERM, results checked; prints "running" after the first
@@ -29,6 +30,13 @@
 
 #include "program.h"
 
+static volatile sig_atomic_t had_enough;
+
+static void have_enough(int number) {
+  (void)number;
+  had_enough = 1;
+}
+
 /* Two tensors in turn, so that something always waits to be sent. A rank's last element says when to stop. */
 static void flood(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
   tl_tensor_t* tensors[2] = {add_broadcast(context, "flood.0", bytes, urgency),
@@ -37,6 +45,7 @@ static void flood(tl_context_t* context, uint64_t bytes, double duration, float 
   const double start = now();
   uint64_t moved = 0;
   int last = 0;
+  signal(SIGTERM, have_enough);
   for (int turn = 0; !last; turn ^= 1) {
     float* data = tl_tensor_buffer(tensors[turn]);
     if (requests[turn] != NULL) {
@@ -46,7 +55,7 @@ static void flood(tl_context_t* context, uint64_t bytes, double duration, float 
       last = data[bytes / 4 - 1] != 0;
       if (last) break;
     }
-    if (tl_rank(context) == 0) data[bytes / 4 - 1] = now() - start > duration ? 1.0f : 0.0f;
+    if (tl_rank(context) == 0) data[bytes / 4 - 1] = had_enough || now() - start > duration ? 1.0f : 0.0f;
     check(tl_post(tensors[turn], &requests[turn]));
   }
   /* The other tensor has one operation under way on every rank alike. */
@@ -54,13 +63,6 @@ static void flood(tl_context_t* context, uint64_t bytes, double duration, float 
     if (requests[turn] != NULL) check(tl_wait(requests[turn], -1.0));
   }
   printf("%.0f\n", (double)moved / (now() - start));
-}
-
-static volatile sig_atomic_t had_enough;
-
-static void have_enough(int number) {
-  (void)number;
-  had_enough = 1;
 }
 
 static void loop(tl_context_t* context, uint64_t bytes, double duration, float urgency, int watch) {

@@ -84,11 +84,20 @@ def silence(lab, switch, family=None):
     return add_table(lab, switch, "inet", "output priority 0", rules)
 
 
+def overtake(lab, sender, receiver, percent, milliseconds):
+    """So many of the packets on the link from `sender` to `receiver`, at random, come so much later, and others overtake them."""
+    return carrier_of(lab, sender, receiver, milliseconds, percent)
+
+
 def delay(lab, sender, receiver, milliseconds):
     """Each packet on the link from `sender` to `receiver` comes so much later, in the order in which they were sent. A process carries them, in time to some tenths of a
     millisecond and tens of thousands a second: kernels without netem have no other way."""
+    return carrier_of(lab, sender, receiver, milliseconds)
+
+
+def carrier_of(lab, sender, receiver, *arguments):
     device = device_of(lab, receiver, sender)
-    carrier = subprocess.Popen(lab.command(receiver, sys.executable, CARRIER, device, str(milliseconds)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    carrier = subprocess.Popen(lab.command(receiver, sys.executable, CARRIER, device, *map(str, arguments)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     lab.children.append(carrier)
     assert carrier.stdout.readline() == "ready\n"
 

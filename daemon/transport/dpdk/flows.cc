@@ -52,7 +52,8 @@ void DpdkTransport::settle_exchanges() {
 // Of what has come at once, the packets of the most urgent class first.
 void DpdkTransport::receive(std::size_t& handled) {
   const std::size_t count = port_->receive(now_, received_);
-  packets_ += count;
+  // Those of strangers keep nobody from resting, unless there may be more than are taken at once.
+  if (count == received_.size()) ++packets_;
   std::uint32_t left = 0;  // a bit for each slot of which packets have come
   for (std::size_t i = 0; i < count; ++i) {
     const std::optional<datagram::Head> head = datagram::read_head(received_[i].payload);
@@ -74,7 +75,9 @@ void DpdkTransport::take(const Received& packet, std::size_t& handled) {
   const std::optional<datagram::Head> head = datagram::read_head(packet.payload);
   Flow* flow = numbers_.find(head->association);
   if (flow == nullptr) return;  // it has gone meanwhile
+  const std::uint64_t before = flow->packets_received();
   Status status = flow->take(now_, packet.payload, packet.congestion, handled);
+  packets_ += flow->packets_received() - before;
   if (flow->gone) return;
   if (status.ok())
     touched(*flow);

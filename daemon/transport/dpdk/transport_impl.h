@@ -89,7 +89,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   std::array<std::uint8_t, 256> slots_;
   std::vector<std::unique_ptr<handshake::Watched>> wake_marks_;  // of the port's interrupts
   IdlePolicy idle_;
-  std::size_t packets_ = 0;  // of this poll, both ways
+  std::size_t packets_ = 0;  // of this poll, both ways; of flows alone
   Duration rest_;            // how long there may be no next one
   Time now_, next_look_;
   bool armed_ = false, interrupts_ = false;

@@ -35,6 +35,13 @@ void fill_in_checksums(const char* interface) {
   close(fd);
 }
 
+// As make_network().
+std::string make_namespace() {
+  if (geteuid() != 0) return "needs root";
+  if (unshare(CLONE_NEWNET) != 0) return std::string("cannot make a network namespace: ") + std::strerror(errno);
+  return "";
+}
+
 sockaddr_storage address_of(const std::string& text, bool v6, std::uint16_t port, socklen_t* length) {
   sockaddr_storage storage{};
   if (v6) {
@@ -66,14 +73,31 @@ bool run(const std::string& command) {
 
 std::string make_network() {
   static const std::string reason = []() -> std::string {
-    if (geteuid() != 0) return "needs root";
-    if (unshare(CLONE_NEWNET) != 0) return std::string("cannot make a network namespace: ") + std::strerror(errno);
+    if (const std::string missing = make_namespace(); !missing.empty()) return missing;
     const bool made = run("ip link set lo up && ip link add tla type veth peer name tlb") &&
                       run("ip link set tla addrgenmode none && ip link set tlb addrgenmode none") &&
                       run("ip link set tla up && ip link set tlb up");
     if (!made) return "cannot make a veth pair";
     fill_in_checksums("tla");
     fill_in_checksums("tlb");
+    return "";
+  }();
+  return reason;
+}
+
+std::string make_bridge(int ends) {
+  static const std::string reason = [ends]() -> std::string {
+    if (const std::string missing = make_namespace(); !missing.empty()) return missing;
+    if (!run("ip link set lo up && ip link add tlbridge type bridge mcast_snooping 0 && ip link set tlbridge up"))
+      return "cannot make a bridge";
+    for (int end = 1; end <= ends; ++end) {
+      const std::string here = "tlend" + std::to_string(end), there = "tlport" + std::to_string(end);
+      const bool made = run("ip link add " + here + " type veth peer name " + there) &&
+                        run("ip link set " + there + " master tlbridge") &&
+                        run("ip link set " + here + " addrgenmode none && ip link set " + there +
+                            " addrgenmode none && ip link set " + here + " up && ip link set " + there + " up");
+      if (!made) return "cannot make a veth pair";
+    }
     return "";
   }();
   return reason;

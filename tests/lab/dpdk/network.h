@@ -18,6 +18,9 @@ bool run(const std::string& command);
 // empty: it has. Neither interface has an address, and the kernel leaves them alone.
 std::string make_network();
 
+// Instead: the interfaces tlend1, tlend2, ..., each of which is one end of a cable to a bridge.
+std::string make_bridge(int ends);
+
 // Gives interface tlb addresses of the kernel's, and takes them away again.
 class KernelHost {
  public:

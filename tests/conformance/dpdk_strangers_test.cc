@@ -1,0 +1,91 @@
+// Packets of strangers cost a host over packet ports a look at each, and nothing else: it rests as if there were none.
+#include <cstring>
+#include <random>
+
+#include "daemon/transport/datagram/packet.h"
+#include "daemon/transport/dpdk/dpdk_transport.h"
+#include "harness.h"
+#include "packet_network.h"
+
+namespace tensorlane::conformance {
+namespace {
+
+constexpr std::uint16_t kPort = 7109;
+
+dpdk::IpAddress address(std::size_t number) {
+  return dpdk::parse_ip("10.7.0." + std::to_string(number)).value();
+}
+
+std::unique_ptr<dpdk::PacketPort> open(std::size_t number) {
+  dpdk::PortConfig port;
+  port.device = "network";
+  port.addresses = {{.address = address(number), .prefix = 24}};
+  port.udp_port = kPort;
+  for (const ClassSetup& c : three_classes()) port.queues.push_back({c.tag.dscp, c.tag.pcp});
+  return make_network_port(port);
+}
+
+// Hosts at addresses 1, 2, ...
+TransportKind kind() {
+  TransportKind kind = tcp_ipv4();
+  kind.told_by_peer = true;
+  kind.make = [](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
+    dpdk::DpdkConfig config;
+    config.listen_address = "127.0.0.1";
+    config.data_port = data_port;
+    for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
+    static std::size_t number = 0;
+    return dpdk::make_dpdk_transport(config, open(++number), owner);
+  };
+  return kind;
+}
+
+// Of `polls` polls with some packets of a stranger each, after how many the host may rest.
+template <typename Forge>
+int rests(Pair& pair, dpdk::PacketPort& stranger, dpdk::PeerId victim, int polls, const Forge& forge) {
+  int armed = 0;
+  for (int i = 0; i < polls; ++i) {
+    for (int k = 0; k < 4; ++k) {
+      const std::span<std::byte> room = stranger.room(1);
+      const std::size_t bytes = forge(room);
+      stranger.commit(1, {victim, 50000}, bytes);
+    }
+    stranger.flush();
+    pair.b->poll(pair.clock.now());
+    armed += pair.b->arm();
+    pair.clock.skip(microseconds(20));
+  }
+  return armed;
+}
+
+TEST(DpdkStrangers, KeepNobodyFromResting) {
+  Pair pair(kind());
+  run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(20));
+  const auto stranger = open(100);
+  const dpdk::PeerId victim = stranger->add_peer(address(pair.b.self.value + 1)).value();
+  std::mt19937_64 random(1);
+  const auto noise = [&](std::span<std::byte> room) {
+    for (std::byte& byte : room.first(200)) byte = static_cast<std::byte>(random());
+    return std::size_t{200};
+  };
+  // The host takes one turn to ask for interrupts, and one to rest.
+  EXPECT_GT(rests(pair, *stranger, victim, 1000, noise), 250) << "random bytes";
+  const auto lie = [&](std::span<std::byte> room) {
+    noise(room);
+    const datagram::Head head{.association = static_cast<std::uint32_t>(random() % 3),
+                              .slot = static_cast<datagram::Slot>(random() % 3),
+                              .generation = 1,
+                              .number = random() % 8};
+    std::memcpy(room.data(), &head, sizeof head);
+    return std::size_t{200};
+  };
+  EXPECT_GT(rests(pair, *stranger, victim, 1000, lie), 250) << "flows that there are";
+  const auto bytes = pattern(1000, 1);
+  pair.send(pair.a, pair.to_b(kUrgent), bytes);
+  ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == 1; }));
+  EXPECT_EQ(pair.b.sink->frames[0].payload, bytes);
+  EXPECT_TRUE(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+}
+
+}  // namespace
+}  // namespace tensorlane::conformance
