@@ -259,6 +259,7 @@ Status Probing::open_session(const Task& task) {
     return Status(Code::kUnavailable, "another tensorlane verify is under way", "tensorlane verify",
                   "wait for its end");
   if (child_ != nullptr) return {};
+  if (session_ != task.session) end_session();  // one whose child has gone and that nobody has ended
   auto child = std::make_unique<Child>();
   TL_RETURN_IF_ERROR(child->start(parts_.program.empty() ? find_program() : parts_.program));
   child_ = std::move(child);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "common/probe/exchange.h"
@@ -61,6 +62,42 @@ class Probes : public ::testing::Test {
     return options;
   }
 };
+
+// One that is told again takes no place of another.
+TEST(Tokens, OfTooManyTheOneThatEndsFirstGoes) {
+  constexpr auto kMost = static_cast<std::uint8_t>(ports::ProbeTokens::kMaxTokens);
+  ports::ProbeTokens tokens;
+  const auto allow = [&](std::uint8_t number, int ends_s) { tokens.allow({number}, Time(0) + seconds(ends_s), 10); };
+  const auto known = [&] {
+    std::vector<int> known;
+    for (std::uint8_t number = 0; number < kMost + 2; ++number)
+      if (tokens.take({number}, Time(0))) known.push_back(number);
+    return known;
+  };
+  for (std::uint8_t number = 0; number < kMost; ++number) allow(number, 100 - number);
+  allow(3, 300);
+  EXPECT_EQ(known().size(), kMost);
+  allow(kMost, 200);
+  std::vector<int> others(kMost - 1);
+  std::iota(others.begin(), others.end(), 0);
+  others.push_back(kMost);
+  EXPECT_EQ(known(), others);
+}
+
+// As many as a token has answers, and what nobody takes is none of them.
+TEST(Tokens, ABurstThatIsTakenIsAnAnswer) {
+  using Handed = ports::ProbeTokens::Handed;
+  ports::ProbeTokens tokens;
+  bool takes = false;
+  tokens.allow(kToken, Time(10), 2, [&](int, std::span<const std::byte>) { return takes; });
+  EXPECT_EQ(tokens.hand_over(kToken, Time(0), -1, {}), Handed::kNobody);
+  takes = true;
+  EXPECT_EQ(tokens.hand_over(kToken, Time(10), -1, {}), Handed::kUnknown) << "it has ended";
+  EXPECT_EQ(tokens.hand_over(kToken, Time(9), -1, {}), Handed::kTaken);
+  EXPECT_TRUE(tokens.take(kToken, Time(9)));
+  EXPECT_EQ(tokens.hand_over(kToken, Time(9), -1, {}), Handed::kUnknown);
+  EXPECT_EQ(tokens.answered(), 2U);
+}
 
 TEST_F(Probes, WhoKnowsATokenIsAnsweredOnce) {
   tokens.allow(kToken, later(), 1);

@@ -107,9 +107,10 @@ def interrupted():
 
 
 def killed():
-    """A run that is killed leaves its folder, with keys in it, until the next run begins; one that goes on keeps its own."""
+    """A run that is killed leaves its folder, with keys in it, until the next run begins, whatever of its program lives on; one that goes on keeps its own."""
     name = f"dead{os.getpid()}"
-    child = subprocess.Popen([TENSORLANE, "run", "-n", "1", "--name", name, "--", "sh", "-c", "echo $TENSORLANE_SOCKET; exec sleep 60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    program = "setsid sleep 20 >/dev/null & echo $TENSORLANE_SOCKET; exec sleep 60"
+    child = subprocess.Popen([TENSORLANE, "run", "-n", "1", "--name", name, "--", "sh", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     folder = os.path.dirname(child.stdout.readline())
     assert os.path.basename(folder) == name, folder
     run("-n", "1", "--", "true")

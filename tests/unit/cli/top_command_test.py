@@ -158,6 +158,31 @@ def daemons_of_another_release(socket):
     print("good: another release")
 
 
+def hosts_that_say_nothing(socket):
+    """`explain` names five of them and counts the others; one of its two answers is none."""
+    quiet = [{"host": f"gpu{h:04}", "error": {"code": "timed out", "what": "it has not answered in 1 s", "where": f"gpu{h:04}", "fix": ""}} for h in range(2, 9)]
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        said = [{"host": f"gpu{h:04}", "text": json.dumps(report_of(h, 9 + len(asked)))} for h in range(2)]
+        late = {"host": "gpu0002", "text": json.dumps(report_of(2, 11))}
+        return json.dumps({"host": "gpu0000", "answers": said + (quiet if len(asked) % 2 == 1 else [late] + quiet[1:])})
+
+    with FakeDaemon(socket, lambda: "{}", ask):
+        for more in ([], ["--json"]):
+            asked.clear()
+            done = subprocess.run([TENSORLANE, "explain", "train", "--seconds", "0.5", "--socket", socket, *more], capture_output=True, text=True, timeout=30)
+            assert done.returncode == 0 and len(asked) == 2, done
+            if more:
+                assert [host["host"] for host in json.loads(done.stdout)["hosts_without_answer"]] == [f"gpu{h:04}" for h in range(2, 9)], done.stdout
+            else:
+                named = [line.split()[5].rstrip(":") for line in done.stdout.splitlines() if line.startswith("nothing is known of host ")]
+                assert named == [f"gpu{h:04}" for h in range(2, 7)], done.stdout
+                assert "nothing is known of 2 hosts more: --json says why" in done.stdout, done.stdout
+    print("good: hosts that say nothing")
+
+
 def jobs_that_end_or_stall(socket):
     """`explain` of a job that ends while it is watched says that, and `status` says who is late in words."""
     asked = []
@@ -189,6 +214,7 @@ def main():
         output_that_is_full(socket)
         daemons_that_hang(socket)
         daemons_of_another_release(socket)
+        hosts_that_say_nothing(socket)
         jobs_that_end_or_stall(socket)
 
 

@@ -224,6 +224,84 @@ TEST(Load, FiguresAreThoseOfTheirOwnClass) {
   }
 }
 
+// Who sends and receives nothing is asked something, too: a session that is asked nothing ends.
+TEST(Load, NobodysSessionEndsMeanwhile) {
+  MadeUpHosts hosts(4);
+  hosts.loads = burst_seen;
+  VerifyOptions options = options_of(4);
+  options.load = true;
+  seen_by(options, hosts);
+  std::set<std::ptrdiff_t> times;
+  for (const ProbeLines& asked : hosts.asked)
+    times.insert(std::ranges::count_if(
+        asked, [](const json& command) { return command["do"] == "load" || command["do"] == "describe"; }));
+  EXPECT_THAT(times, SizeIs(1));
+}
+
+// Only what has come about and has not passed is measured again, and not more than twice.
+TEST(Load, WhatHasNotPassedIsMeasuredAgain) {
+  for (const int bad : {0, 1, 2, 10}) {
+    MadeUpHosts hosts(3);
+    int measured = 0;  // of one receiver
+    hosts.loads = [&](const json& burst) {
+      json line = burst_seen(burst);
+      if (burst["purpose"] != "echo" || burst["dscp"] != 43 || burst["address"] != "10.0.0.1") return line;
+      measured += burst["start_ms"] == 0 ? 1 : 0;
+      if (measured <= bad && burst["start_ms"] != 0) line["delays_us"] = std::vector<int>(100, 20000);
+      return line;
+    };
+    VerifyOptions options = options_of(3);
+    options.load = true;
+    const auto seen = seen_by(options, hosts);
+    ASSERT_THAT(seen.loads, SizeIs(3));
+    EXPECT_EQ(seen.loads[0].to, 0U);
+    EXPECT_EQ(measured, std::min(bad + 1, 3));
+    EXPECT_EQ(seen.loads[0].delay_beside_us.value, bad < 3 ? 300 : 20000) << bad;
+  }
+}
+
+TEST(Load, WhoseBurstDidNotComeAboutIsNamed) {
+  for (const int dscp : {43, 27}) {
+    MadeUpHosts hosts(3);
+    int measured = 0;
+    hosts.loads = [&](const json& burst) {
+      json line = burst_seen(burst);
+      if (burst["purpose"] != "sink" || burst["dscp"] != dscp) return line;
+      ++measured;
+      line["outcome"] = "refused";
+      return line;
+    };
+    VerifyOptions options = options_of(3);
+    options.load = true;
+    for (const verify::LoadFact& load : seen_by(options, hosts).loads) {
+      const std::string& name = options.hosts[dscp == 43 ? load.high_from : load.low_from].name;
+      EXPECT_EQ(load.error, "a burst from " + name + " did not come about: refused");
+    }
+    EXPECT_EQ(measured, 3) << "once for each receiver";
+  }
+}
+
+// The first 50 ms and what comes after 250 ms are not what a stream gets beside another one.
+TEST(Load, OnlyTheMiddleOfAStreamCounts) {
+  MadeUpHosts hosts(3);
+  hosts.loads = [](const json& burst) {
+    json line = burst_seen(burst);
+    if (burst["purpose"] == "echo") return line;
+    std::vector<std::uint64_t> bytes(80, 1'250'000);
+    std::fill_n(bytes.begin(), 10, 0);
+    std::fill_n(bytes.begin() + 10, 40, 625'000);
+    line["streams"][0]["bytes"] = bytes;
+    return line;
+  };
+  VerifyOptions options = options_of(3);
+  options.load = true;
+  const auto seen = seen_by(options, hosts);
+  ASSERT_THAT(seen.loads, SizeIs(3));
+  EXPECT_NEAR(seen.loads[0].high_alone, 1e9, 1);
+  EXPECT_NEAR(seen.loads[0].share.low, 1, 1e-9);
+  EXPECT_NEAR(seen.loads[0].share.high, 1, 1e-9);
+}
+
 TEST(Load, BurstsLeaveFromPortsOfTheirFamilyWhoseWayMeetsTheOther) {
   const auto topology = topology_of(
       "{name: leaf0, addresses: [10.1.0.1]}, {name: spine0, addresses: [10.1.0.2]}, "
@@ -267,6 +345,24 @@ TEST(Load, SendersMeetOnlyWhereBothTogetherBringMoreThanThePortCarries) {
   const std::vector<Meeting> meetings = find_meetings(state);
   ASSERT_THAT(meetings, SizeIs(1));
   EXPECT_EQ(meetings[0].to, 1U);
+}
+
+// Without a topology one for each receiver and rail, of hosts that answer, and never more than 256.
+TEST(Load, MeetingsAreOfEachRailAndBounded) {
+  const VerifyOptions options = options_of(4);
+  MadeUpHosts hosts(4);
+  const verify::Topology unknown;
+  VerifyState state{options, hosts, unknown, {}, {}, {}};
+  state.endpoints.assign(4, std::vector<Endpoints>(2));
+  state.seen.hosts.resize(4);
+  EXPECT_THAT(find_meetings(state), SizeIs(4 * 2));
+  state.seen.hosts[3].error = "it does not answer";
+  for (const Meeting& meeting : find_meetings(state))
+    EXPECT_TRUE(meeting.high_from != 3 && meeting.low_from != 3 && meeting.to != 3);
+  EXPECT_THAT(find_meetings(state), SizeIs(3 * 2));
+  state.endpoints.assign(140, std::vector<Endpoints>(2));
+  state.seen.hosts.resize(140);
+  EXPECT_THAT(find_meetings(state), SizeIs(256));
 }
 
 }  // namespace

@@ -20,14 +20,18 @@ using test::MadeUpHost;
 using test::MadeUpJob;
 using ::testing::HasSubstr;
 
-Explanation explained(const MadeUpJob& job) {
+std::vector<HostTimes> times_of(const MadeUpJob& job) {
   std::vector<HostTimes> hosts;
   for (const auto& [before, after] : job.reports()) {
     const Result<HostTimes> times = difference(before, after);
     EXPECT_TRUE(times.ok()) << times.status().to_string();
     if (times.ok()) hosts.push_back(*times);
   }
-  const Result<Explanation> all = explain(hosts);
+  return hosts;
+}
+
+Explanation explained(const MadeUpJob& job) {
+  const Result<Explanation> all = explain(times_of(job));
   EXPECT_TRUE(all.ok()) << all.status().to_string();
   return all.ok() ? *all : Explanation{};
 }
@@ -288,6 +292,44 @@ TEST(Explain, NamesAPatternThatLoadsOneHostsLink) {
   }
 }
 
+// The two directions are compared apart: the root of broadcasts sends much and receives no more than others.
+TEST(Explain, NamesAPatternThatLoadsALinkInOneDirection) {
+  for (const double others : {0.3, 0.0}) {
+    std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+    for (HostTimes& host : hosts) {
+      const double sends = host.host == "h2" ? 1 : others, receives = 0.3;
+      for (ClassTimes& cls : host.classes) cls.sent_bytes *= sends, cls.received_bytes *= receives;
+      for (RailTimes& rail : host.rails) *rail.nic_sent *= sends, *rail.nic_received *= receives;
+    }
+    const Explanation all = explain(hosts).value();
+    const Finding* found = find(all, Cause::kPattern);
+    ASSERT_NE(found, nullptr) << text_of(all);
+    EXPECT_THAT(found->places, ::testing::ElementsAre("the link from host h2"));
+    EXPECT_THAT(found->evidence, HasSubstr(others > 0 ? "3.3 times as many" : "nothing on the usual host's link"));
+  }
+}
+
+// What others send, of the link's speed: so much the planner takes away.
+TEST(Explain, SaysHowMuchOfALinkIsOthers) {
+  MadeUpJob job(4);
+  job.hosts[1].foreign_received = 0.5;
+  job.communication *= 2;
+  const Explanation all = explained(job);
+  const Finding* found = find(all, Cause::kForeignBulk);
+  ASSERT_NE(found, nullptr);
+  EXPECT_NEAR(found->amount, 0.5, 0.02);
+}
+
+// Neither of two hosts is the usual one, however unlike they are.
+TEST(Explain, TwoHostsShowNoPattern) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(2));
+  for (ClassTimes& cls : hosts[1].classes) cls.sent_bytes /= 10;
+  *hosts[1].rails[0].nic_sent /= 10;
+  const Explanation all = explain(hosts).value();
+  EXPECT_EQ(find(all, Cause::kPattern), nullptr) << text_of(all);
+  EXPECT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+}
+
 // Three times the least round trip is no queue where that is short: so little comes from the hosts alone.
 TEST(Explain, ARoundTripOfLessThanAMillisecondShowsNoQueue) {
   MadeUpJob job(4);
@@ -322,6 +364,33 @@ TEST(Explain, NamesAnOrderThatTheNetworkCannotSee) {
   limited.urgent = 1;
   for (MadeUpHost& host : limited.hosts) host.demoted = 0.999;
   EXPECT_EQ(find(explained(limited), Cause::kOrdering), nullptr) << "the limit has made them alike";
+}
+
+// Four operations of an iteration can be put in order; where the network has one class, none can.
+TEST(Explain, AnOrderIsOfFourOperationsAndTwoClasses) {
+  for (const double operations : {3, 4}) {
+    std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+    for (HostTimes& host : hosts) {
+      host.classes[0].sent_bytes = host.classes[0].operations = 0;
+      host.classes[1].operations = operations * host.iterations;
+    }
+    const Explanation all = explain(hosts).value();
+    EXPECT_EQ(find(all, Cause::kOrdering) != nullptr, operations == 4) << text_of(all);
+    for (HostTimes& host : hosts) host.classes.erase(host.classes.begin());
+    EXPECT_EQ(find(explain(hosts).value(), Cause::kOrdering), nullptr) << "there is no class for what is urgent";
+  }
+}
+
+// Where no link is full, or there is no computation to hide what is sent, the order costs nothing.
+TEST(Explain, AnOrderThatCostsNothingIsNotNamed) {
+  MadeUpJob empty(4), bare(4);
+  empty.urgent = bare.urgent = 0;
+  empty.communication *= 5;
+  for (MadeUpHost& host : empty.hosts) host.rank.compute = 0.1;
+  for (MadeUpHost& host : bare.hosts) host.rank = {.compute = 0.0001, .input = 0, .without_cpu = 0};
+  EXPECT_EQ(find(explained(empty), Cause::kOrdering), nullptr) << text_of(explained(empty));
+  EXPECT_EQ(find(explained(bare), Cause::kOrdering), nullptr) << text_of(explained(bare));
+  EXPECT_NE(find(explained(bare), Cause::kFullLink), nullptr) << text_of(explained(bare));
 }
 
 // A path of the second rail is measured against that rail's link, though the first one is ten times as fast.

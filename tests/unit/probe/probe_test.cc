@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -137,6 +140,20 @@ TEST(Prober, BelievesNoRubbish) {
   EXPECT_EQ(answer_with([](Answer& answer) { answer.pcp = 9; }), Outcome::kRubbish);
 }
 
+TEST(Answering, WhoSaysNothingIsClosed) {
+  const std::uint16_t port = free_port("127.0.0.1");
+  Answerer answerer(kToken, nullptr);
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", port, {}}), 0);
+  answerer.start();
+  const Socket silent = make_tagged(*Address::parse("127.0.0.1", 0), {});
+  const Address to = *Address::parse("127.0.0.1", port);
+  const int connected = ::connect(silent.fd(), to.get(), to.length);
+  ASSERT_TRUE(connected == 0 || errno == EINPROGRESS);
+  pollfd waited{silent.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&waited, 1, static_cast<int>(kHelloMilliseconds) / 2), 0) << "it may take a while";
+  EXPECT_EQ(::poll(&waited, 1, 4 * static_cast<int>(kHelloMilliseconds)), 1);
+}
+
 TEST(Load, CountsABurstAndMeasuresMessages) {
   const std::uint16_t port = free_port("127.0.0.1");
   Answerer answerer(kToken, nullptr);
@@ -243,6 +260,59 @@ TEST_F(Channel, GoesOnWithoutIt) {
   EXPECT_EQ(probe_once(flow_to("127.0.0.1", own)).outcome, Outcome::kArrived);
   mine = {};
   EXPECT_EQ(probe_once(flow_to("127.0.0.1", own)).outcome, Outcome::kArrived);
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 50) << "it asks again and again for what has ended";
+}
+
+// What goes over the channel is a whole hello: one of which a byte is missing is none, and its connection is closed.
+TEST_F(Channel, AHelloThatIsTooShortIsNone) {
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  answerer.start();
+  Hello hello;
+  hello.purpose = Purpose::kEcho;
+  hello.token = kToken;
+  for (const std::size_t missing : {1, 0}) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    const Socket own(ends[0]);
+    {
+      const Socket given(ends[1]);
+      iovec part{&hello, sizeof hello - missing};
+      alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+      msghdr message{};
+      message.msg_iov = &part, message.msg_iovlen = 1;
+      message.msg_control = control.data(), message.msg_controllen = control.size();
+      cmsghdr* rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS, rights->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(rights), &ends[1], sizeof(int));
+      ASSERT_GT(::sendmsg(mine.fd(), &message, 0), 0);
+    }
+    Answer answer;
+    const ssize_t got = ::recv(own.fd(), &answer, sizeof answer, MSG_WAITALL);
+    EXPECT_EQ(got, missing == 0 ? static_cast<ssize_t>(sizeof answer) : 0);
+  }
+}
+
+TEST_F(Channel, NobodyHasMoreConnectionsThanItsBound) {
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  answerer.start();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const Socket own(ends[0]), given(ends[1]);  // one and the same, given again and again
+  Hello hello;
+  hello.purpose = Purpose::kEcho;
+  hello.token = kToken;
+  // Whether it is answered within that time.
+  const auto answered = [&](int milliseconds) {
+    EXPECT_TRUE(hand_over(mine.fd(), given.fd(), hello));
+    pollfd waited{own.fd(), POLLIN, 0};
+    Answer answer;
+    return ::poll(&waited, 1, milliseconds) == 1 &&
+           ::recv(own.fd(), &answer, sizeof answer, MSG_WAITALL) == static_cast<ssize_t>(sizeof answer);
+  };
+  for (std::size_t i = 0; i < kMaxConnections; ++i) ASSERT_TRUE(answered(10'000)) << i;
+  EXPECT_FALSE(answered(300));
 }
 
 TEST_F(Channel, HandingOverToNobodyFails) {

@@ -107,6 +107,47 @@ TEST(Predict, ASlowLinkAtItsSpeed) {
   EXPECT_NEAR(would->iteration, 0.040, 0.015);
 }
 
+TEST(Predict, ANetworkThatHonoursTheClasses) {
+  MadeUpJob job(4);
+  job.communication = 0.070;
+  for (auto& host : job.hosts) {
+    host.foreign_sent = host.foreign_received = 0.5;
+    host.urgent = {.rate = 0.25, .rtt = 0.015, .min_rtt = 0.0003};
+  }
+  const Asked said = asked(job);
+  const Prediction* would = said.of(Cause::kNoPriority);
+  ASSERT_NE(would, nullptr);
+  EXPECT_EQ(would->change, "a network that honours the classes");
+  EXPECT_LT(would->iteration, said.all.iteration - 0.001);
+}
+
+// A host's rails add up, and the slowest host counts.
+TEST(Predict, OfUnlikeLinksTheSlowestHostsCount) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+  const auto all = explain::explain(hosts);
+  ASSERT_TRUE(all.ok());
+  const std::optional<double> alike = predict(hosts, *all).simulated;
+  ASSERT_TRUE(alike);
+  *hosts[1].rails[0].speed *= 10;
+  for (HostTimes& host : hosts) {
+    host.rails.resize(2, host.rails[0]);
+    for (auto& rail : host.rails) *rail.speed /= 2;
+  }
+  EXPECT_EQ(predict(hosts, *all).simulated, alike);
+}
+
+// The ranks of a host share its link, and what they do among themselves takes time, too.
+TEST(Predict, EveryRankOfAHostCounts) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+  const auto all = explain::explain(hosts);
+  ASSERT_TRUE(all.ok());
+  const std::optional<double> one = predict(hosts, *all).simulated;
+  for (HostTimes& host : hosts) host.ranks.resize(8, host.ranks[0]);
+  const std::optional<double> eight = predict(hosts, *all).simulated;
+  ASSERT_TRUE(one && eight);
+  EXPECT_GT(*eight, *one);
+}
+
 // Computation hides more of what is sent when what is needed first comes first.
 TEST(Predict, TensorsInTheOrderInWhichTheyAreNeeded) {
   MadeUpJob job(4);

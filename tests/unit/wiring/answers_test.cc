@@ -17,6 +17,7 @@
 
 #include "common/probe/exchange.h"
 #include "common/probe/socket.h"
+#include "daemon/lane/clocks.h"
 #include "daemon/wiring/job_report.h"
 #include "daemon/wiring/probing.h"
 
@@ -40,6 +41,28 @@ class AnswersTest : public ::testing::Test {
     return answer.get_future().get();
   }
 
+  static ports::Answerer of(Probing& probing) {
+    return [&probing](const ports::Question& question, ports::Answered done) {
+      probing.answer(question, std::move(done));
+    };
+  }
+  // A shell's, in the place of tensorlane-probe.
+  std::string write_program(const std::string& text) const {
+    const std::string path = folder_ / "tensorlane-probe";
+    std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
+    EXPECT_EQ(chmod(path.c_str(), 0700), 0);
+    return path;
+  }
+  static ports::ProbeTokens::Token token() {  // kListen's
+    ports::ProbeTokens::Token token{};
+    token.fill(0x11);
+    return token;
+  }
+
+  const json kListen{{"do", "listen"}, {"token", std::string(32, '1')}};
+  const std::string kSaysDone = R"(echo '{"kind": "done"}')", kDone = "while read line; do " + kSaysDone + "; done";
+  const std::string kDoneOrGone = "while read line; do case \"$line\" in *go*) exit;; esac; " + kSaysDone + "; done";
+  ports::ProbeTokens tokens_;
   const std::filesystem::path folder_;
 };
 
@@ -125,6 +148,7 @@ TEST_F(AnswersTest, BurstsGoToTheProgramAsLongAsThereIsOne) {
   for (int round = 0; round < 5; ++round) {
     const std::string session = "s" + std::to_string(round);
     wait_for(Handed::kUnknown);
+    const std::uint64_t in_vain = seen[static_cast<std::size_t>(Handed::kNobody)];
     EXPECT_TRUE(said(answerer, {{"session", session}, {"commands", {listen}}}).ok());
     wait_for(Handed::kTaken);
     if (round % 2 == 0) {
@@ -132,10 +156,86 @@ TEST_F(AnswersTest, BurstsGoToTheProgramAsLongAsThereIsOne) {
       wait_for(Handed::kNobody);
     }
     EXPECT_TRUE(said(answerer, {{"session", session}, {"end", true}}).ok());
+    if (round % 2 != 0) {
+      EXPECT_EQ(seen[static_cast<std::size_t>(Handed::kNobody)], in_vain) << "the token goes first";
+    }
   }
   stops = true;
   lane.join();
   EXPECT_EQ(tokens.answered(), seen[static_cast<std::size_t>(Handed::kTaken)]);
+}
+
+// However a session ends, the daemon has as many descriptors as before.
+TEST_F(AnswersTest, NoDescriptorOfASessionStays) {
+  Probing probing({write_program(kDoneOrGone), [] { return false; }, &tokens_, fabric::ClassTable()});
+  const ports::Answerer answerer = of(probing);
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto before = open_descriptors();
+  for (const char* session : {"a", "b", "c"}) {
+    EXPECT_TRUE(said(answerer, {{"session", session}, {"commands", {kListen}}}).ok());
+    EXPECT_GT(open_descriptors(), before);
+    if (*session == 'b') {
+      EXPECT_FALSE(said(answerer, {{"session", session}, {"commands", {json{{"do", "go"}}}}}).ok());
+    }
+    EXPECT_TRUE(said(answerer, {{"session", session}, {"end", true}}).ok());
+    EXPECT_EQ(open_descriptors(), before) << session;
+  }
+}
+
+// Where the program has gone and nobody has ended the session, the next one does.
+TEST_F(AnswersTest, TheNextSessionTakesNothingOver) {
+  Probing probing({write_program(kDoneOrGone), [] { return false; }, &tokens_, fabric::ClassTable()});
+  const ports::Answerer answerer = of(probing);
+  EXPECT_TRUE(said(answerer, {{"session", "first"}, {"commands", {kListen}}}).ok());
+  EXPECT_FALSE(said(answerer, {{"session", "first"}, {"commands", {json{{"do", "go"}}}}}).ok());
+  EXPECT_TRUE(tokens_.take(token(), Time(0))) << "other hosts may still ask for marks";
+  const json listen{{"do", "listen"}, {"token", std::string(32, '2')}};
+  EXPECT_TRUE(said(answerer, {{"session", "second"}, {"commands", {listen}}}).ok());
+  EXPECT_FALSE(tokens_.take(token(), Time(0)));
+}
+
+// Ten minutes after the last question, if nobody says that the session has ended.
+TEST_F(AnswersTest, ATokenEndsByItself) {
+  Probing probing({write_program(kDone), [] { return false; }, &tokens_, fabric::ClassTable()});
+  EXPECT_TRUE(said(of(probing), {{"session", "s"}, {"commands", {kListen}}}).ok());
+  EXPECT_TRUE(tokens_.take(token(), lane::clock_now() + seconds(500)));
+  EXPECT_FALSE(tokens_.take(token(), lane::clock_now() + seconds(601)));
+}
+
+// A job that begins meanwhile stops the probes, and not the end of the session.
+TEST_F(AnswersTest, BesideAJobASessionEndsAndDoesNotGoOn) {
+  std::atomic<bool> job = false;
+  Probing probing({write_program(kDone), [&] { return job.load(); }, &tokens_, fabric::ClassTable()});
+  const ports::Answerer answerer = of(probing);
+  const json question{{"session", "s"}, {"commands", {kListen}}};
+  json beside = question;
+  beside["beside_jobs"] = true;
+  EXPECT_TRUE(said(answerer, question).ok());
+  job = true;
+  EXPECT_THAT(said(answerer, question).status().to_string(), HasSubstr("a job runs on this host"));
+  EXPECT_TRUE(said(answerer, beside).ok());
+  EXPECT_TRUE(said(answerer, {{"session", "s"}, {"end", true}}).ok());
+  EXPECT_FALSE(tokens_.take(token(), Time(0)));
+}
+
+// A program that hangs is given up when the asker's patience ends, and not more questions than a few wait for it.
+TEST_F(AnswersTest, AProgramThatHangsIsGivenUp) {
+  Probing probing({write_program("exec sleep 60"), [] { return false; }, &tokens_, fabric::ClassTable()});
+  json question{{"session", "s"}, {"commands", {kListen}}, {"patience_ms", 200U}};
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(said(of(probing), question).status().code(), Code::kTimedOut);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  question["patience_ms"] = 60'000U;
+  std::atomic<int> refused = 0;
+  for (int i = 0; i < 40; ++i)
+    probing.answer({0, "h0", true, {}, question.dump()}, [&](Result<std::string> one) {
+      refused += one.status().code() == Code::kResourceExhausted ? 1 : 0;
+    });
+  EXPECT_GE(refused, 40 - 17);  // one may be under way
+  EXPECT_LT(refused, 40 - 15);
+  probing.stop();
 }
 
 TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
