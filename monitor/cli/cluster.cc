@@ -135,8 +135,12 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, pr
   TL_ASSIGN_OR_RETURN(const std::string root, runtime_root());
   remove_ended_runs(root);
   TL_ASSIGN_OR_RETURN(RuntimeDir runtime, make_runtime(name, std::move(fabric)));
-  TL_ASSIGN_OR_RETURN(RunLock lock, RunLock::hold(runtime.path));
-  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime), std::move(lock), std::move(ports)));
+  Result<RunLock> lock = RunLock::hold(runtime.path);
+  if (!lock.ok()) {
+    [[maybe_unused]] const Status removed = remove_runtime(name);
+    return lock.status();
+  }
+  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime), std::move(*lock), std::move(ports)));
   cluster->job_ = name;
   cluster->secret_ = random_hex(16);
   cluster->lab_ = std::move(lab);

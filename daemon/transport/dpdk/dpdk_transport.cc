@@ -129,6 +129,8 @@ std::size_t DpdkTransport::poll(Time now) {
   handled += flows_.report();
   connector_.end();
   rest_ = idle_.rest(now_, now_, packets_);
+  // Handshakes are TCP, which wakes: before a flow there is nothing but questions for this host's address.
+  if (rest_.value > 0 && flows_.empty() && settling_.empty()) rest_ = kRestWithoutFlows;
   if (report_.due(now_)) publish();
   return handled;
 }

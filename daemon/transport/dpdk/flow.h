@@ -57,8 +57,11 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   ports::FlowProgress progress() const override { return association_.progress(slot_); }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
   const datagram::AssociationCounters& packets() const { return association_.counters(); }
-  // Of the peer, each once.
-  std::uint64_t packets_received() const { return association_.counters().packets_received; }
+  // That the peer has sent, each once.
+  std::uint64_t packets_received() const {
+    const datagram::AssociationCounters& counters = association_.counters();
+    return counters.packets_received - counters.duplicates - counters.stale;
+  }
 
   // A packet that has come with its number. Adds frames that are complete, and operations that the peer has, to
   // `handled`. An error ends the flow.

@@ -23,6 +23,8 @@ namespace tensorlane::dpdk {
 
 // How often a busy lane looks for connections and ends.
 inline constexpr Duration kLookInterval = milliseconds(1);
+// Law 17, where the port announces nothing.
+inline constexpr Duration kRestWithoutFlows = milliseconds(10);
 // An exchange is over by then.
 inline constexpr Duration kSettling = seconds(20);
 

@@ -77,6 +77,8 @@ class FlowTable {
 
   // A flow goes on over a new connection: report() counts that, too.
   void note_resumed() { ++uncounted_; }
+  // None is up.
+  bool empty() const { return flows_.empty(); }
   // Nothing is left to report.
   bool quiet() const { return ended_.empty(); }
   // Tells the owner of what has ended. Returns how many flows have come up or ended since the last call.
