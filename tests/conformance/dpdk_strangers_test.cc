@@ -25,7 +25,9 @@ std::unique_ptr<dpdk::PacketPort> open(std::size_t number) {
   return make_network_port(port);
 }
 
-// Hosts at addresses 1, 2, ...
+// Hosts at addresses 1, 2, ...; more where one finds its TCP port in use.
+std::size_t opened = 0;
+
 TransportKind kind() {
   TransportKind kind = tcp_ipv4();
   kind.told_by_peer = true;
@@ -34,8 +36,7 @@ TransportKind kind() {
     config.listen_address = "127.0.0.1";
     config.data_port = data_port;
     for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
-    static std::size_t number = 0;
-    return dpdk::make_dpdk_transport(config, open(++number), owner);
+    return dpdk::make_dpdk_transport(config, open(++opened), owner);
   };
   return kind;
 }
@@ -61,8 +62,9 @@ int rests(Pair& pair, dpdk::PacketPort& stranger, dpdk::PeerId victim, int polls
 TEST(DpdkStrangers, KeepNobodyFromResting) {
   Pair pair(kind());
   run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(20));
-  const auto stranger = open(100);
-  const dpdk::PeerId victim = stranger->add_peer(address(pair.b.self.value + 1)).value();
+  ASSERT_LT(opened, 200u);
+  const auto stranger = open(200);
+  const dpdk::PeerId victim = stranger->add_peer(address(opened)).value();
   std::mt19937_64 random(1);
   const auto noise = [&](std::span<std::byte> room) {
     for (std::byte& byte : room.first(200)) byte = static_cast<std::byte>(random());
