@@ -148,7 +148,7 @@ def main():
         for base in ("peace", f"{kind} elsewhere"):
             middle, low, high = ratio(times[kind], times[base])
             print(f"{kind} flood to {base}: {middle:.3f} ({low:.3f} to {high:.3f})", flush=True)
-        worst = max(worst, low)
+            worst = max(worst, low) if base != "peace" else worst  # the flood takes a processor of the job's, too, wherever it goes
     expect(worst <= MOST, f"a flood makes an iteration at least {worst:.2f} times as long as one to another host")
 
 
