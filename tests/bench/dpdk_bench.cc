@@ -38,14 +38,15 @@ struct Options {
   // Of a child.
   int end = -1;
   std::string device, mode;
-  std::uint64_t count = 0;
+  std::uint64_t count = 0, window = 96;
 };
 
 // Two devices that are joined.
 struct Cable {
   const char* name;
   std::string device[2];
-  std::string socket;  // which ends leave behind
+  std::string socket;    // which ends leave behind
+  std::uint64_t window;  // KiB of credit: what the way holds
 
   void clear() const {
     if (!socket.empty()) unlink(socket.c_str());
@@ -75,6 +76,7 @@ TransportEnd::Make over_port(const Options& options) {
     config.data_port = data_port;
     config.classes = {{kControlTag, kControlWindow}, {kDataTag, kDataWindow}};
     config.protection = level_of(options.level);
+    config.credit_window = kib(options.window);
     return dpdk::make_dpdk_transport(config, std::move(opened), owner);
   };
 }
@@ -185,7 +187,8 @@ std::vector<double> of_tensorlane(const Options& options, const Cable& cable, co
                                   std::uint64_t count) {
   const auto end = [&](int number) {
     return start({"/proc/self/exe", "--end", std::to_string(number), "--device", cable.device[number], "--mode", mode,
-                  "--count", std::to_string(count), "--level", options.level});
+                  "--count", std::to_string(count), "--window", std::to_string(cable.window), "--level",
+                  options.level});
   };
   cable.clear();
   Child b = end(1);
@@ -267,7 +270,7 @@ int bench_all(const Options& options) {
   const auto memif = [&](const char* role, int i) {
     return fmt::format("net_memif{},role={},id=0,socket={},socket-abstract=no", i, role, socket);
   };
-  measure(options, {"shared memory (memif)", {memif("client", 0), memif("server", 0)}, socket});
+  measure(options, {"shared memory (memif)", {memif("client", 0), memif("server", 0)}, socket, 160});
   const bool network = geteuid() == 0 && unshare(CLONE_NEWNET) == 0 &&
                        run("ip link set lo up && ip link add tla type veth peer name tlb && ip link set tla up && ip "
                            "link set tlb up");
@@ -276,7 +279,7 @@ int bench_all(const Options& options) {
     return 0;
   }
   const auto sockets = [](const char* interface) { return fmt::format("net_af_packet0,iface={}", interface); };
-  measure(options, {"packet sockets (af_packet)", {sockets("tla"), sockets("tlb")}, ""});
+  measure(options, {"packet sockets (af_packet)", {sockets("tla"), sockets("tlb")}, "", 96});
   return 0;
 }
 
@@ -293,6 +296,7 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device)->group("");
   app.add_option("--mode", options.mode)->group("");
   app.add_option("--count", options.count)->group("");
+  app.add_option("--window", options.window)->group("");
   CLI11_PARSE(app, argc, argv);
   return options.end >= 0 ? tensorlane::be_end(options) : tensorlane::bench_all(options);
 }
