@@ -32,8 +32,10 @@ std::map<std::string, std::string> must_be_alike(const DaemonConfig& config) {
   // `auto` finds out what the other end has.
   if (config.transport != Choice::kAuto) keys["daemon.yaml transport"] = transport_name(config.transport);
   const bool automatic = config.transport == Choice::kAuto;
-  if ((automatic || config.transport == Choice::kDpdk) && config.self().addresses.contains("dpdk"))
+  if ((automatic || config.transport == Choice::kDpdk) && config.self().addresses.contains("dpdk")) {
     keys["daemon.yaml dpdk.port"] = fmt::format("{}", config.dpdk.port);
+    keys["daemon.yaml dpdk.vlan"] = config.dpdk.vlan < 0 ? "none" : fmt::format("{}", config.dpdk.vlan);
+  }
   if ((automatic || config.transport == Choice::kRdma) && config.self().addresses.contains("rdma")) {
     keys["daemon.yaml rdma.queue_pairs"] = fmt::format("{}", config.rdma.queue_pairs);
     keys["daemon.yaml rdma.connect"] = config.rdma.connect_by_cm ? "cm" : "verbs";

@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "daemon/transport/dpdk/ethdev/device_string.h"
 #include "daemon/transport/dpdk/ethdev/eal.h"
+#include "daemon/transport/dpdk/ethdev/eal_arguments.h"
 #include "daemon/transport/dpdk/ethdev/ethdev_port.h"
 
 namespace tensorlane::wiring {
@@ -15,7 +17,8 @@ namespace {
 
 // An error of daemon.yaml that says where.
 Status wrong(const config::DaemonConfig& config, const Status& cause, const std::string& expected) {
-  return {Code::kInvalidArgument, cause.what(), config.place("dpdk"), expected};
+  const std::string what = cause.where().empty() ? cause.what() : cause.what() + ": " + cause.where();
+  return {Code::kInvalidArgument, what, config.place("dpdk"), expected};
 }
 
 // "10.1.0.0/24": its bits.
@@ -96,6 +99,18 @@ Result<dpdk::PortConfig> packet_port_config(const config::DaemonConfig& config, 
   const Status right = dpdk::check(port);
   if (!right.ok()) return wrong(config, right, right.fix());
   return port;
+}
+
+Status check_packet_ports(const config::DaemonConfig& config) {
+  if (config.dpdk.devices.empty() || !config.self().addresses.contains("dpdk")) return {};
+  const auto arguments = dpdk::eal_arguments(config.dpdk.eal, {.process = 1, .cpus = {0}});
+  if (!arguments.ok()) return wrong(config, arguments.status(), arguments.status().fix());
+  for (std::uint8_t rail = 0; rail < config.self().rails(); ++rail) {
+    TL_ASSIGN_OR_RETURN([[maybe_unused]] const dpdk::PortConfig port, packet_port_config(config, RailIndex(rail)));
+    const auto device = dpdk::parse_device(config.dpdk.devices[rail]);
+    if (!device.ok()) return wrong(config, device.status(), device.status().fix());
+  }
+  return {};
 }
 
 Result<std::unique_ptr<dpdk::PacketPort>> open_packet_port(const config::DaemonConfig& config, RailIndex rail) {

@@ -160,7 +160,9 @@ Result<std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>> dpdk_port(const confi
 Status offers(const config::DaemonConfig& config, const std::string& kind, const std::string& address) {
   const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
   if (host != nullptr && host->addresses.contains(kind)) return {};
-  return {Code::kNotFound, fmt::format("the host has no {} address", kind), config.fabric_path};
+  return {Code::kNotFound,
+          fmt::format("host {} has no {} address", host == nullptr ? "at " + address : "'" + host->name + "'", kind),
+          config.fabric_path};
 }
 
 }  // namespace
@@ -202,7 +204,10 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
     const auto metrics = dpdk::make_port_metrics(**port);
     said.port = metrics;
     add(
-        "dpdk", fmt::format("{} ({})", (*port)->config().device, dpdk::to_string((*port)->mac())), kDpdkPortOffset,
+        "dpdk",
+        fmt::format("{} ({}, {})", (*port)->config().device,
+                    dpdk::to_string((*port)->config().addresses.front().address), dpdk::to_string((*port)->mac())),
+        kDpdkPortOffset,
         [&config, rail, port, metrics](ports::FlowOwner& o) {
           dpdk::DpdkConfig dpdk = dpdk_config(config, rail);
           dpdk.metrics = metrics;

@@ -17,6 +17,7 @@
 #include "common/files/careful.h"
 #include "daemon/engine_log/file_sink.h"
 #include "daemon/telemetry/scrape_server.h"
+#include "daemon/wiring/packet_ports.h"
 
 namespace tensorlane::wiring {
 namespace {
@@ -116,6 +117,7 @@ Status try_out(const config::DaemonConfig& config) {
   TL_RETURN_IF_ERROR(try_cpu(config));
   for (std::uint8_t r = 0; r < config.self().rails(); ++r)
     TL_RETURN_IF_ERROR(try_address(config, config.self().tcp_address(RailIndex(r))));
+  TL_RETURN_IF_ERROR(check_packet_ports(config));
   TL_RETURN_IF_ERROR(try_metrics(config));
   if (!config.timeline.empty()) TL_RETURN_IF_ERROR(files::check_creatable(config.timeline, "the timeline"));
   if (!config.record.empty()) TL_RETURN_IF_ERROR(engine_log::check_folder(config.record));

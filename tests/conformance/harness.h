@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -44,6 +44,7 @@ struct TransportKind {
   bool tags = true;            // effective DSCPs can be read back
   bool pcp = true;             // and PCPs
   bool sockets = true;         // the kernel takes bytes for a peer that does not poll
+  bool several_land = false;   // frames of a flow may land at once
   bool told_by_peer = false;   // on_sent() waits for a peer that polls, and not for its kernel or device
   bool wakes_by_time = false;  // the device announces nothing, so wake_fd() never stays quiet for long
   int cycles = 2000;           // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
@@ -109,6 +110,7 @@ class RecordingSink final : public ports::FlowOwner {
   std::vector<std::pair<ports::FlowKey, std::uint64_t>> sent;
   std::vector<ports::FlowKey> ups;
   std::vector<std::pair<ports::FlowKey, Status>> downs;
+  bool several_land = false;                  // frames of a flow, at once
   bool drop_payloads = false;                 // answers every payload as stale
   std::vector<std::span<std::byte>> granted;  // what lies behind every grant that is given
   // Set: asked instead of allocating; on_frame then records frames without payloads.
@@ -129,7 +131,7 @@ class RecordingSink final : public ports::FlowOwner {
     const ports::FlowKey key;
     ports::Flow& flow;
     bool down = false;
-    std::deque<std::pair<protocol::FrameHeader, std::vector<std::byte>>> under_way;  // several may land at once
+    std::list<std::vector<std::byte>> under_way;  // in the order of the flow
   };
   std::map<ports::FlowKey, Line*> lines_;
   std::vector<std::unique_ptr<Line>> all_;  // those that are down, too: what comes over them is a fault

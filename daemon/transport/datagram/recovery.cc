@@ -71,7 +71,7 @@ void Recovery::skip_done() {
 }
 
 void Recovery::forget() {
-  first_ = oldest_ = next_;
+  first_ = oldest_ = settled_ = next_;
   bytes_in_flight_ = 0;
   timeouts_ = 0;
 }
@@ -94,7 +94,7 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
   if (largest >= oldest_ && packet(largest).state == State::kOnItsWay)
     round_trips->add(now - packet(largest).at, peer_delay);
   for (const Range& range : come) {
-    for (std::uint64_t number = std::max(range.begin, first_); number < range.end; ++number) {
+    for (std::uint64_t number = std::max({range.begin, first_, settled_}); number < range.end; ++number) {
       Packet& one = packet(number);
       if (one.state == State::kDone) continue;
       if (one.state == State::kLost) {
@@ -109,6 +109,8 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
       last_moved_ = now;
     }
   }
+  settled_ = std::max(settled_, first_);
+  while (settled_ < next_ && packet(settled_).state == State::kDone) ++settled_;
   if (quarters_ > 1 && now >= fewer_at_) {
     --quarters_;
     fewer_at_ = now + round_trips->smoothed() * kFewerAfter;

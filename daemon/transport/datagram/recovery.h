@@ -110,6 +110,7 @@ class Recovery {
   const std::size_t capacity_;
   std::vector<Packet> packets_;
   std::uint64_t first_ = 0, oldest_ = 0, next_ = 0;
+  std::uint64_t settled_ = 0;  // those before it are done, and no acknowledgement says more of them
   bool reorders_ = false;
   unsigned quarters_ = 1;
   Time grown_, fewer_at_;                 // when the window has grown last, and when it shrinks

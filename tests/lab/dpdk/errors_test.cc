@@ -27,6 +27,9 @@ TEST_F(PortTest, DevicesThatCannotBe) {
   EXPECT_EQ(unknown.code(), Code::kNotFound) << unknown.to_string();
   EXPECT_THAT(unknown.what(), ::testing::HasSubstr("no network interface \"nowhere0\""));
   EXPECT_EQ(refused("net_af_packet1").code(), Code::kInvalidArgument);
+  const Status loopback = refused("net_af_packet1,iface=lo");
+  EXPECT_EQ(loopback.code(), Code::kInvalidArgument) << loopback.to_string();
+  EXPECT_THAT(loopback.to_string(), ::testing::HasSubstr("name a NIC, not loopback"));
   EXPECT_EQ(refused("net_af_packet1,iface=tla,bogus=1").code(), Code::kInternal)
       << refused("net_af_packet1,iface=tla,bogus=1").to_string();
   EXPECT_EQ(refused("net_af_packet1,iface=tla,qpairs=1").code(), Code::kInvalidArgument) << "three classes";

@@ -87,5 +87,15 @@ TEST(MustBeAlike, keys_of_rdma_count_where_there_is_rdma) {
   EXPECT_THAT(must_be_alike(config), Not(Contains(Key("daemon.yaml rdma.queue_pairs"))));
 }
 
+TEST(MustBeAlike, keys_of_dpdk_count_where_there_is_dpdk) {
+  DaemonConfig config = config_of(fabric::Preset::kGreenfield);
+  EXPECT_THAT(must_be_alike(config), Not(Contains(Key("daemon.yaml dpdk.port"))));
+  config.fabric.hosts.front().addresses["dpdk"] = {"10.0.0.1"};
+  DaemonConfig other = config;
+  other.dpdk.port += 1;
+  other.dpdk.vlan = 5;
+  EXPECT_EQ(differing(other, config), (std::vector<std::string>{"daemon.yaml dpdk.port", "daemon.yaml dpdk.vlan"}));
+}
+
 }  // namespace
 }  // namespace tensorlane::config

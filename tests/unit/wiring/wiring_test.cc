@@ -13,6 +13,7 @@
 
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/log.h"
+#include "daemon/wiring/packet_ports.h"
 #include "daemon/wiring/reload.h"
 #include "daemon/wiring/try_out.h"
 
@@ -45,6 +46,24 @@ class WiringTest : public ::testing::Test {
 
   std::filesystem::path folder_;
 };
+
+TEST_F(WiringTest, WhatDpdkIsToldIsCheckedWithoutStartingIt) {
+  config::DaemonConfig with = config("dpdk: {devices: ['net_af_packet0,iface=eth1']}\n");
+  with.fabric.hosts.front().addresses["dpdk"] = {"10.1.0.1"};
+  EXPECT_TRUE(check_packet_ports(with).ok()) << check_packet_ports(with).to_string();
+  const auto said = [&with](auto change) {
+    config::DaemonConfig wrong = with;
+    change(wrong);
+    return check_packet_ports(wrong).to_string();
+  };
+  EXPECT_THAT(said([](auto& c) { c.dpdk.eal = {"--frobnicate"}; }),
+              ::testing::AllOf(HasSubstr("--frobnicate"), HasSubstr("daemon.yaml:3")));
+  EXPECT_THAT(said([](auto& c) { c.dpdk.devices = {",iface=eth1"}; }), HasSubstr(",iface=eth1"));
+  EXPECT_THAT(said([](auto& c) { c.dpdk.networks = {"10.1.0.0"}; }), HasSubstr("'10.1.0.0' is no network"));
+  EXPECT_THAT(said([](auto& c) { c.dpdk.neighbours = {"10.1.0.2"}; }), HasSubstr("'10.1.0.2' is no neighbour"));
+  EXPECT_THAT(said([](auto& c) { c.fabric.hosts.front().addresses["dpdk"] = {"h0.example"}; }),
+              HasSubstr("write the dpdk address of host 'h0' as a number"));
+}
 
 TEST_F(WiringTest, AReloadTakesOverWhatCanChangeAndNamesTheRest) {
   config::DaemonConfig running = config("users: [7]\nlog_level: info\ncpu: 1\n");

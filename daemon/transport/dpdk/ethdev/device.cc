@@ -241,6 +241,10 @@ Status Device::start(const PortConfig& config) {
   if (const int error = rte_eth_macaddr_get(id_, &address); error != 0)
     return failed("the device has no MAC address", string_.name, -error);
   std::copy(std::begin(address.addr_bytes), std::end(address.addr_bytes), mac_.begin());
+  if (!is_unicast(mac_)) {
+    return {Code::kInvalidArgument, "the device has no MAC address of a host: " + to_string(mac_), string_.name,
+            "name a NIC, not loopback"};
+  }
   TL_RETURN_IF_ERROR(hear_groups(config));
   const int count = rte_eth_xstats_get_names(id_, nullptr, 0);
   std::vector<rte_eth_xstat_name> names(static_cast<std::size_t>(std::max(count, 0)));
