@@ -23,7 +23,6 @@ TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, 
   TransportKind kind = tcp_ipv4();
   kind.name = name;
   kind.sockets = false;
-  kind.several_land = true;
   kind.told_by_peer = true;
   kind.largest = faults.lost > 0 ? mib(16) : mib(128);
   kind.cycles = 1000;

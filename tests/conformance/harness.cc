@@ -96,20 +96,15 @@ Result<std::span<std::byte>> RecordingSink::Line::on_header(const protocol::Fram
   EXPECT_FALSE(down) << "a header on a flow that is not up";
   if (of.landing) return of.landing(key, header);
   if (of.drop_payloads) return std::span<std::byte>();
-  if (!of.several_land) under_way.clear();  // a flow that was resumed asks again for the same frame
-  under_way.emplace_back(header.payload_bytes);
-  return std::span<std::byte>(under_way.back());
+  payload.assign(header.payload_bytes, std::byte{0});
+  return std::span<std::byte>(payload);
 }
 
 void RecordingSink::Line::on_frame(const protocol::FrameHeader& header) {
   EXPECT_FALSE(down) << "a frame on a flow that is not up";
   EXPECT_FALSE(of.drop_payloads && header.payload_bytes > 0) << "a dropped payload was delivered";
-  std::vector<std::byte> payload;
-  if (!under_way.empty()) {
-    payload = std::move(under_way.front());
-    under_way.pop_front();
-  }
   of.frames.push_back({key, header, std::move(payload)});
+  payload.clear();
   if (of.frame_hook) of.frame_hook(key, header);
 }
 
@@ -161,7 +156,6 @@ Host::Host(const TransportKind& k, HostIndex s, HostOptions o) : kind(k), self(s
   // move on.
   static std::atomic<int> next{::getpid() * 37 % 1000};
   sink = std::make_unique<RecordingSink>();
-  sink->several_land = kind.several_land;
   Status last;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     data_port = static_cast<std::uint16_t>(10000 + (next++ % 1400) * 16);
@@ -179,7 +173,6 @@ Host::Host(const TransportKind& k, HostIndex s, HostOptions o) : kind(k), self(s
 void Host::restart() {
   transport.reset();
   sink = std::make_unique<RecordingSink>();
-  sink->several_land = kind.several_land;
   auto made = kind.make(options, data_port, *sink);
   if (!made.ok()) throw std::runtime_error(made.status().to_string());
   transport = std::move(made).value();

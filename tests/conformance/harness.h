@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -44,7 +43,6 @@ struct TransportKind {
   bool tags = true;            // effective DSCPs can be read back
   bool pcp = true;             // and PCPs
   bool sockets = true;         // the kernel takes bytes for a peer that does not poll
-  bool several_land = false;   // frames of a flow may land at once
   bool told_by_peer = false;   // on_sent() waits for a peer that polls, and not for its kernel or device
   bool wakes_by_time = false;  // the device announces nothing, so wake_fd() never stays quiet for long
   int cycles = 2000;           // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
@@ -110,7 +108,6 @@ class RecordingSink final : public ports::FlowOwner {
   std::vector<std::pair<ports::FlowKey, std::uint64_t>> sent;
   std::vector<ports::FlowKey> ups;
   std::vector<std::pair<ports::FlowKey, Status>> downs;
-  bool several_land = false;                  // frames of a flow, at once
   bool drop_payloads = false;                 // answers every payload as stale
   std::vector<std::span<std::byte>> granted;  // what lies behind every grant that is given
   // Set: asked instead of allocating; on_frame then records frames without payloads.
@@ -131,7 +128,7 @@ class RecordingSink final : public ports::FlowOwner {
     const ports::FlowKey key;
     ports::Flow& flow;
     bool down = false;
-    std::list<std::vector<std::byte>> under_way;  // in the order of the flow
+    std::vector<std::byte> payload;  // under way
   };
   std::map<ports::FlowKey, Line*> lines_;
   std::vector<std::unique_ptr<Line>> all_;  // those that are down, too: what comes over them is a fault

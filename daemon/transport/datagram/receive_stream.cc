@@ -43,7 +43,12 @@ bool ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> bytes,
     come_bytes_ += gap.length();
     if (!place(gap, bytes.data() + (gap.begin - offset), sink) || !place_held(sink)) return false;
   }
-  return deliver(sink);
+  // The header behind a frame may have waited for it, and more behind that.
+  while (deliver(sink)) {
+    if (header_bytes_ < header_.size() || !frames_.empty()) return true;
+    if (!begin_frame(sink) || !place_held(sink)) return false;
+  }
+  return false;
 }
 
 // The frame that a byte of a payload is of, whose header is known.
@@ -87,7 +92,10 @@ bool ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink&
 }
 
 bool ReceiveStream::begin_frame(ports::FrameSink& sink) {
-  if (!deliver(sink)) return false;  // a frame at a time where nothing is missing
+  // One frame at a time: whoever owns the sink counts what has come of a grant when a frame is complete. What comes of
+  // later ones is held.
+  if (!deliver(sink)) return false;
+  if (!frames_.empty()) return true;
   auto header = protocol::decode_frame(header_);
   if (!header.ok()) return fail(header.status());
   Frame frame{.header = *header};

@@ -40,7 +40,6 @@ TransportKind af_packet_kind(const std::string& name, bool v6, DataProtection le
   TransportKind kind = tcp_ipv4();
   kind.name = name;
   kind.sockets = false;
-  kind.several_land = true;
   kind.told_by_peer = true;
   kind.wakes_by_time = true;
   kind.largest = mib(64);
