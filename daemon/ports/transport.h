@@ -61,8 +61,8 @@ class FrameSink {
   virtual ~FrameSink() = default;
   // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame()
   // for the same frame or on_flow_down(). It is asked again for the same frame where the flow was resumed in between.
-  // Frames of a flow land one after the other. Empty with ok() for a frame with a payload means: read and drop it (stale grant);
-  // on_frame() is then not called. An error closes the flow with that cause.
+  // Frames of a flow land one after the other. Empty with ok() for a frame with a payload means: read and drop it
+  // (stale grant); on_frame() is then not called. An error closes the flow with that cause.
   virtual Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) = 0;
   // The payload of a frame is complete and, where it carries one, its CRC is right. In the flow's order.
   virtual void on_frame(const protocol::FrameHeader& header) = 0;
