@@ -22,7 +22,7 @@ void ReceiveStream::reset() {
   delivered_ = come_bytes_ = frames_done_ = header_at_ = 0;
   header_bytes_ = held_bytes_ = 0;
   come_.clear();
-  frames_.clear();
+  frame_.reset();
   for (Held& held : held_) spare_.push_back(std::move(held.bytes));
   held_.clear();
   failure_ = {};
@@ -45,27 +45,14 @@ bool ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> bytes,
   }
   // The header behind a frame may have waited for it, and more behind that.
   while (deliver(sink)) {
-    if (header_bytes_ < header_.size() || !frames_.empty()) return true;
+    if (header_bytes_ < header_.size() || frame_) return true;
     if (!begin_frame(sink) || !place_held(sink)) return false;
   }
   return false;
 }
 
-// The frame that a byte of a payload is of, whose header is known.
-ReceiveStream::Frame& ReceiveStream::frame_of(std::uint64_t offset) {
-  std::size_t low = 0, high = frames_.size() - 1;
-  while (low < high) {
-    const std::size_t middle = (low + high) / 2;
-    if (frames_[middle].payload.end > offset)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return frames_[low];
-}
-
-// Bytes that are new go where they belong: into the payload of a frame, or into the header that comes next; what lies
-// behind that is kept.
+// Bytes that are new go where they belong: into the payload of the frame under way, or into the header behind it; what
+// lies farther is kept.
 bool ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink& sink) {
   while (range.begin < range.end) {
     std::uint64_t placed = 0;
@@ -80,10 +67,9 @@ bool ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink&
       header_bytes_ += placed;
       if (header_bytes_ == header_.size() && !begin_frame(sink)) return false;
     } else {
-      // A header that is known came whole; so what is new is of a payload.
-      const Frame& found = frame_of(range.begin);
-      placed = std::min(range.end, found.payload.end) - range.begin;
-      if (!found.dropped) std::memcpy(found.landing.data() + (range.begin - found.payload.begin), bytes, placed);
+      // Its header came whole; so what is new is of its payload.
+      placed = std::min(range.end, frame_->payload.end) - range.begin;
+      if (!frame_->dropped) std::memcpy(frame_->landing.data() + (range.begin - frame_->payload.begin), bytes, placed);
     }
     range.begin += placed;
     bytes += placed;
@@ -95,7 +81,7 @@ bool ReceiveStream::begin_frame(ports::FrameSink& sink) {
   // One frame at a time: whoever owns the sink counts what has come of a grant when a frame is complete. What comes of
   // later ones is held.
   if (!deliver(sink)) return false;
-  if (!frames_.empty()) return true;
+  if (frame_) return true;
   auto header = protocol::decode_frame(header_);
   if (!header.ok()) return fail(header.status());
   Frame frame{.header = *header};
@@ -107,7 +93,7 @@ bool ReceiveStream::begin_frame(ports::FrameSink& sink) {
   frame.dropped = frame.landing.empty() && header->payload_bytes > 0;
   if (!frame.dropped && frame.landing.size() != header->payload_bytes)
     return fail({Code::kInternal, "a payload was given a place that is not as long"});
-  frames_.push_back(frame);
+  frame_ = frame;
   header_at_ = frame.payload.end;
   header_bytes_ = 0;
   return true;
@@ -138,20 +124,18 @@ bool ReceiveStream::place_held(ports::FrameSink& sink) {
 }
 
 bool ReceiveStream::deliver(ports::FrameSink& sink) {
-  while (!frames_.empty()) {
-    const Frame frame = frames_.front();
-    if (come_.first_missing(frame.payload) != frame.payload.end) break;
-    frames_.pop_front();
-    delivered_ = frame.payload.end;
-    come_.remove({0, delivered_});
-    ++frames_done_;
-    if (frame.dropped) continue;
-    const bool checked = (frame.header.flags & protocol::kFlagPayloadCrc) != 0;
-    if (checked && protocol::crc32c(frame.landing) != frame.header.payload_crc)
-      return fail(
-          {Code::kCorrupt, fmt::format("a payload of {} bytes is not what its checksum says", frame.landing.size())});
-    sink.on_frame(frame.header);
-  }
+  if (!frame_ || come_.first_missing(frame_->payload) != frame_->payload.end) return true;
+  const Frame frame = *frame_;
+  frame_.reset();
+  delivered_ = frame.payload.end;
+  come_.remove({0, delivered_});
+  ++frames_done_;
+  if (frame.dropped) return true;
+  const bool checked = (frame.header.flags & protocol::kFlagPayloadCrc) != 0;
+  if (checked && protocol::crc32c(frame.landing) != frame.header.payload_crc)
+    return fail(
+        {Code::kCorrupt, fmt::format("a payload of {} bytes is not what its checksum says", frame.landing.size())});
+  sink.on_frame(frame.header);
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "common/protocol/frame.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/datagram/ranges.h"
-#include "daemon/transport/datagram/ring.h"
 
 namespace tensorlane::datagram {
 
@@ -36,7 +36,7 @@ class ReceiveStream {
   std::uint64_t delivered() const { return delivered_; }
   // Bytes that have come, each counted once.
   std::uint64_t come() const { return come_bytes_; }
-  // Bytes that wait for a header.
+  // Bytes that wait for the frame under way.
   std::size_t held() const { return held_bytes_; }
 
  private:
@@ -47,7 +47,7 @@ class ReceiveStream {
     bool dropped = false;
   };
 
-  // Bytes that wait for a header, in memory that is used again.
+  // Bytes that wait for the frame under way, in memory that is used again.
   struct Held {
     std::uint64_t begin = 0;
     std::vector<std::byte> bytes;
@@ -58,13 +58,12 @@ class ReceiveStream {
   bool begin_frame(ports::FrameSink& sink);
   bool deliver(ports::FrameSink& sink);
   void hold(Range range, const std::byte* bytes);
-  Frame& frame_of(std::uint64_t offset);
   bool fail(Status status);
 
   std::uint64_t delivered_ = 0, come_bytes_ = 0, frames_done_ = 0;
-  RangeSet come_;       // above delivered_
-  Ring<Frame> frames_;  // whose headers are there
-  // The header that comes next.
+  RangeSet come_;               // above delivered_
+  std::optional<Frame> frame_;  // under way: its header is there, and its payload is not
+  // The header behind it.
   std::uint64_t header_at_ = 0;
   std::array<std::byte, protocol::kFrameHeaderBytes> header_{};
   std::size_t header_bytes_ = 0;
