@@ -110,13 +110,14 @@ void Flow::on_sent(std::uint64_t token) {
 
 // ---- receiving ----
 
-Status Flow::take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled) {
-  if (stopped_) return {};
-  Status status = association_.take(now, packet, marked);
+bool Flow::take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled) {
+  if (stopped_) return true;
+  const Status& status = association_.take(now, packet, marked);
   handled += std::exchange(handled_, 0);
-  if (stopped_) return {};
+  if (stopped_) return true;
   count_outstanding();
-  return status.ok() ? std::exchange(failure_, {}) : status;
+  if (!status.ok()) failure_ = status;
+  return failure_.ok();
 }
 
 Result<std::span<std::byte>> Flow::on_header(const protocol::FrameHeader& header) {

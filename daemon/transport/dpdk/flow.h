@@ -64,8 +64,9 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   }
 
   // A packet that has come with its number. Adds frames that are complete, and operations that the peer has, to
-  // `handled`. An error ends the flow.
-  Status take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled);
+  // `handled`. False: failure() says why, and the flow ends.
+  [[nodiscard]] bool take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled);
+  const Status& failure() const { return failure_; }
   // The next packet with data, or with an acknowledgement: how long it is; 0: there is none.
   std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, slot_, out); }
   std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make(now, datagram::kAckSlot, out); }

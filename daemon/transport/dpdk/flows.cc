@@ -76,13 +76,13 @@ void DpdkTransport::take(const Received& packet, std::size_t& handled) {
   Flow* flow = numbers_.find(head->association);
   if (flow == nullptr) return;  // it has gone meanwhile
   const std::uint64_t before = flow->packets_received();
-  Status status = flow->take(now_, packet.payload, packet.congestion, handled);
+  const bool good = flow->take(now_, packet.payload, packet.congestion, handled);
   packets_ += flow->packets_received() - before;
   if (flow->gone) return;
-  if (status.ok())
+  if (good)
     touched(*flow);
   else
-    fail_flow(*flow, std::move(status));
+    end_flow(*flow, flow->failure());
 }
 
 // Something of the flow has changed: it may have something to say, now or at another time.
@@ -128,7 +128,7 @@ void DpdkTransport::run_timers() {
     if (status.ok())
       touched(*flow);
     else
-      fail_flow(*flow, std::move(status));
+      end_flow(*flow, std::move(status));
   }
 }
 
@@ -199,15 +199,11 @@ void DpdkTransport::look_at_descriptors() {
     if (object->kind == handshake::Watched::Kind::kFlow) {
       auto& flow = static_cast<Flow&>(*object);
       Status status = flow.look_at_connection();
-      if (!status.ok()) fail_flow(flow, std::move(status));
+      if (!status.ok()) end_flow(flow, std::move(status));
     } else {
       connector_.serve(event);
     }
   }
-}
-
-void DpdkTransport::fail_flow(Flow& flow, Status cause) {
-  end_flow(flow, std::move(cause));
 }
 
 void DpdkTransport::end_flow(Flow& flow, Status cause) {

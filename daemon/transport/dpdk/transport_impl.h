@@ -70,7 +70,6 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   std::size_t write_class(ClassShare& share);
   void look_at_descriptors();
   void settle_exchanges();
-  void fail_flow(Flow& flow, Status cause);
   void end_flow(Flow& flow, Status cause);
   void publish();
 
