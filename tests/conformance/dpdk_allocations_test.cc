@@ -3,8 +3,7 @@
 #include <array>
 #include <iostream>
 
-#include "daemon/transport/dpdk/dpdk_transport.h"
-#include "harness.h"
+#include "dpdk_setup.h"
 #include "packet_network.h"
 #include "tests/allocations/allocation_count.h"
 
@@ -62,19 +61,12 @@ class UncountedPort final : public dpdk::PacketPort {
 // A host whose frames all land in one place.
 struct CountedHost final : ports::FlowOwner {
   CountedHost(HostIndex self, std::uint16_t port, const NetworkFaults& faults) : place(kMaxOperation.value) {
-    dpdk::PortConfig config;
-    config.device = "network";
-    config.addresses = {{.address = dpdk::parse_ip("10.8.0." + std::to_string(self.value + 1)).value(), .prefix = 24}};
-    config.udp_port = 7109;
-    dpdk::DpdkConfig of_transport;
-    of_transport.listen_address = "127.0.0.1";
-    of_transport.data_port = port;
-    for (const ClassSetup& c : three_classes()) {
-      config.queues.push_back({c.tag.dscp, c.tag.pcp});
-      of_transport.classes.push_back({c.tag, c.window});
-    }
-    auto made = dpdk::make_dpdk_transport(of_transport,
-                                          std::make_unique<UncountedPort>(make_network_port(config, faults)), *this);
+    DpdkSetup setup = dpdk_setup({}, port, DataProtection::kNone);
+    setup.port.device = "network";
+    setup.port.addresses = {
+        {.address = dpdk::parse_ip("10.8.0." + std::to_string(self.value + 1)).value(), .prefix = 24}};
+    auto made = dpdk::make_dpdk_transport(
+        setup.transport, std::make_unique<UncountedPort>(make_network_port(setup.port, faults)), *this);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     transport = std::move(made).value();
     transport->add_job(credentials(self));

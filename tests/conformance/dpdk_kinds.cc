@@ -1,6 +1,7 @@
 #include "dpdk_kinds.h"
-#include "daemon/transport/dpdk/dpdk_transport.h"
+
 #include "daemon/transport/dpdk/port_report.h"
+#include "dpdk_setup.h"
 
 namespace tensorlane::conformance {
 namespace {
@@ -27,24 +28,13 @@ TransportKind dpdk_kind(const std::string& name, bool v6, DataProtection level, 
   kind.largest = faults.lost > 0 ? mib(16) : mib(128);
   kind.cycles = 1000;
   kind.make = [=](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
-    dpdk::PortConfig port;
-    port.device = "network";
-    port.addresses = {{.address = next_address(v6), .prefix = 8}};
-    port.udp_port = 7109;
-    port.vlan = 0;
-    dpdk::DpdkConfig config;
-    config.listen_address = "127.0.0.1";
-    config.data_port = data_port;
-    config.payload_crc = options.payload_crc;
-    config.protection = level;
-    config.ciphers = options.ciphers;
-    for (const ClassSetup& c : options.classes) {
-      port.queues.push_back({c.tag.dscp, c.tag.pcp});
-      config.classes.push_back({c.tag, c.window});
-    }
-    auto made = make_network_port(port, faults);
-    if (metrics != nullptr) config.metrics = metrics->emplace_back(dpdk::make_port_metrics(*made));
-    return dpdk::make_dpdk_transport(config, std::move(made), owner);
+    DpdkSetup setup = dpdk_setup(options, data_port, level);
+    setup.port.device = "network";
+    setup.port.addresses = {{.address = next_address(v6), .prefix = 8}};
+    setup.port.vlan = 0;
+    auto made = make_network_port(setup.port, faults);
+    if (metrics != nullptr) setup.transport.metrics = metrics->emplace_back(dpdk::make_port_metrics(*made));
+    return dpdk::make_dpdk_transport(setup.transport, std::move(made), owner);
   };
   return kind;
 }

@@ -3,8 +3,7 @@
 #include <random>
 
 #include "daemon/transport/datagram/packet.h"
-#include "daemon/transport/dpdk/dpdk_transport.h"
-#include "harness.h"
+#include "dpdk_setup.h"
 #include "packet_network.h"
 
 namespace tensorlane::conformance {
@@ -32,11 +31,8 @@ TransportKind kind() {
   TransportKind kind = tcp_ipv4();
   kind.told_by_peer = true;
   kind.make = [](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
-    dpdk::DpdkConfig config;
-    config.listen_address = "127.0.0.1";
-    config.data_port = data_port;
-    for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
-    return dpdk::make_dpdk_transport(config, open(++opened), owner);
+    return dpdk::make_dpdk_transport(dpdk_setup(options, data_port, DataProtection::kNone).transport, open(++opened),
+                                     owner);
   };
   return kind;
 }

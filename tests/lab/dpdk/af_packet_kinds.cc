@@ -1,11 +1,10 @@
 // The suite of all transports over real ports: packet sockets of the kernel's, whose cables end at a bridge.
 #include <gtest/gtest.h>
 
-#include "daemon/transport/dpdk/dpdk_transport.h"
 #include "daemon/transport/dpdk/ethdev/eal.h"
 #include "daemon/transport/dpdk/ethdev/ethdev_port.h"
 #include "network.h"
-#include "tests/conformance/harness.h"
+#include "tests/conformance/dpdk_setup.h"
 
 namespace tensorlane::conformance {
 namespace {
@@ -47,21 +46,10 @@ TransportKind af_packet_kind(const std::string& name, bool v6, DataProtection le
   kind.absent = dpdk::testing::make_bridge(kEnds);
   kind.make = [=](const HostOptions& options, std::uint16_t data_port,
                   ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
-    dpdk::PortConfig port;
-    port.udp_port = 7109;
-    port.receive_packets = 512;
-    dpdk::DpdkConfig config;
-    config.listen_address = "127.0.0.1";
-    config.data_port = data_port;
-    config.payload_crc = options.payload_crc;
-    config.protection = level;
-    config.ciphers = options.ciphers;
-    for (const ClassSetup& c : options.classes) {
-      port.queues.push_back({c.tag.dscp, c.tag.pcp});
-      config.classes.push_back({c.tag, c.window});
-    }
-    TL_ASSIGN_OR_RETURN(auto opened, open_free_port(port, v6));
-    return dpdk::make_dpdk_transport(config, std::move(opened), owner);
+    DpdkSetup setup = dpdk_setup(options, data_port, level);
+    setup.port.receive_packets = 512;
+    TL_ASSIGN_OR_RETURN(auto opened, open_free_port(setup.port, v6));
+    return dpdk::make_dpdk_transport(setup.transport, std::move(opened), owner);
   };
   return kind;
 }
