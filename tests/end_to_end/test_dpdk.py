@@ -10,44 +10,20 @@ import subprocess
 import sys
 import time
 
-from daemons import BIN, BUILD, Daemons, expect, outputs, require_namespaces
+from daemons import BIN, Daemons, expect, outputs, require_namespaces
+from dpdk_lab import MESSAGE, PORT, Capture, chosen
 from lab_harness import BULK, CONTROL, Lab, URGENT
 
-PROGRAM = os.path.join(BUILD, "tests", "message")
 HOSTS = ("h0", "h1", "h2")
 
 
 def sums(daemons, job, size, operations=20, urgency="0.9"):
     """Median seconds and digest of a sum."""
-    ranks = outputs(daemons.job(job, [PROGRAM, "sum", str(size), str(operations), urgency]), 120)
+    ranks = outputs(daemons.job(job, [MESSAGE, "sum", str(size), str(operations), urgency]), 120)
     expect(all(status == 0 for _, status in ranks), ranks)
     digests = {text.split()[1] for text, _ in ranks}
     expect(len(digests) == 1, f"unlike sums: {ranks}")
     return max(float(text.split()[0]) for text, _ in ranks), digests.pop()
-
-
-class Capture:
-    """with Capture(lab, host, "udp port 7109") as capture: what the host's NIC sends; then capture.lines."""
-
-    def __init__(self, lab, host, device, what):
-        self.command = lab.command(host, "tcpdump", "-i", device, "-Q", "out", "-nn", "-v", "-s", "96", "-l", what)
-
-    def __enter__(self):
-        self.child = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.child.stderr.readline()
-        expect("listening" in line or "tcpdump" in line, line)
-        time.sleep(0.3)
-        return self
-
-    def __exit__(self, *failure):
-        time.sleep(0.3)
-        self.child.terminate()
-        self.lines, _ = self.child.communicate(timeout=10)
-
-
-def chosen(daemons, host):
-    """By peer, over what its flows go."""
-    return {path["peer"]: next(c["transport"] for c in path["candidates"] if c["chosen"]) for path in daemons.status(host)["lane"]["paths"]}
 
 
 def check_status(daemons):
@@ -70,14 +46,14 @@ def check_sums_and_tags(lab):
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "tcp"}) as daemons:
         over_tcp = [sums(daemons, f"tcp{size}", size)[1] for size in (4, 4096, 1 << 20)]
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk", "metrics": "127.0.0.1:0"}) as daemons:
-        with Capture(lab, "h1", daemons.device("h1"), f"udp port 7109 and src host {daemons.dpdk_address('h1')}") as capture:
+        with Capture(lab, "h1", daemons.device("h1"), f"udp port {PORT} and src host {daemons.dpdk_address('h1')}", "out") as capture:
             over_dpdk = [sums(daemons, f"dpdk{size}", size, urgency=urgency)[1] for size, urgency in ((4, "0.9"), (4096, "0.1"), (1 << 20, "0.9"))]
         expect(over_dpdk == over_tcp, f"other sums over DPDK ({over_dpdk}) than over TCP ({over_tcp})")
         rail = daemons.status("h0")["lane"]["rails"][0]
         expect(rail["transport"] == "dpdk" and "af_packet" in rail["device"], rail)
         expect(chosen(daemons, "h0") == {"h1": "dpdk", "h2": "dpdk"}, chosen(daemons, "h0"))
         check_status(daemons)
-    seen = collections.Counter(int(tos, 16) for tos in re.findall(r"tos (0x[0-9a-f]+)", capture.lines))
+    seen = collections.Counter(packet.frame[15] for packet in capture.packets)
     print(f"packets of h1 by TOS: {dict(seen)}", flush=True)
     expect({tos >> 2 for tos in seen} == {URGENT, BULK, CONTROL} and all(tos & 3 == 2 for tos in seen), f"packets with other tags than those of the classes, or not ECT(0): {seen}")
 
@@ -109,12 +85,11 @@ def check_mixed(lab):
         expect("dpdk" in daemons.status("h0")["lane"]["rails"][0]["transport"], daemons.status("h0")["lane"]["rails"])
         rail = daemons.status("h2")["lane"]["rails"][0]
         expect(rail["port"] is None and "names no `dpdk` devices" in rail["why_no_dpdk"] and not rail["names_dpdk"], rail)
-    config = "dpdk: {devices: ['net_af_packet0,iface=nosuch0']}"
     for own, words in (({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=nosuch0']}"}, "nosuch0"),
                        ({"transport": "dpdk", "dpdk": "{devices: ['net_af_packet0,iface=lo'], eal: ['--nosuch']}"}, "--nosuch")):
         try:
             with Daemons(1, lab=lab, dpdk=["h0"], of_host={"h0": own}):
-                raise RuntimeError(f"a daemon runs with {config}")
+                raise RuntimeError(f"a daemon runs with {own}")
         except AssertionError as error:
             expect(words in str(error) and "the daemon of h0 ended" in str(error), str(error))
 
