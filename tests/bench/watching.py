@@ -16,6 +16,7 @@ import signal
 import statistics
 import sys
 import threading
+import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
@@ -114,7 +115,11 @@ def measure_once(draw, options):
         finally:
             for daemons in (watched, alone):
                 send(daemons, signal.SIGCONT)
-        expect(all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()), watched.status("h0")["marks"])
+        # A run of few operations may be over before the first probes are answered.
+        deadline = time.monotonic() + 20
+        while not all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()):
+            expect(time.monotonic() < deadline, watched.status("h0")["marks"])
+            time.sleep(0.1)
     return pairs
 
 
