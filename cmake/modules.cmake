@@ -22,9 +22,9 @@ function(tl_module target folder)
     if(folder MATCHES "^(common/|daemon/engine|daemon/host|daemon/transport/datagram)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
-    # Not on the way of a tensor, and most of what there is to compile: in half of the time.
+    # Not on the way of a tensor, and most of what there is to compile.
     if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/orders|daemon/(config|control|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
-      target_compile_options(${target} PRIVATE -O1)
+      target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -51,7 +51,7 @@ function(tl_test name label)
   endif()
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
-  target_compile_options(${name} PRIVATE -O1)  # compiles in two thirds of the time, and what is tested is in its modules
+  target_compile_options(${name} PRIVATE ${TENSORLANE_SOON_COMPILED})  # what is tested is in its modules
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})
