@@ -36,6 +36,8 @@ build_preset() {
   ! ccache_works || launcher=ccache
   # So that clones in other folders share what was compiled. Debug information then names the folder that compiled first.
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+  # What is compiled with precompiled headers is kept, too: no source asks for the time.
+  export CCACHE_SLOPPINESS=pch_defines,time_macros
   (cd "$root" && cmake --preset "$preset" --log-level=WARNING "-DCMAKE_C_COMPILER_LAUNCHER=$launcher" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher") || return
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
