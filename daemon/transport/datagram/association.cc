@@ -27,6 +27,26 @@ constexpr std::size_t kMostAckBytes =
     sizeof(Head) + kSlots * (sizeof(State) + sizeof(Ack) + kMaxAckRanges * sizeof(AckRange)) + 64;
 constexpr Duration kAckDelay = microseconds(100);
 
+// The slots whose bits are set, in order.
+class SlotsOf {
+ public:
+  explicit SlotsOf(std::uint32_t bits) : bits_(bits) {}
+  struct Iterator {
+    std::uint32_t rest;
+    Slot operator*() const { return static_cast<Slot>(std::countr_zero(rest)); }
+    Iterator& operator++() {
+      rest &= rest - 1;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+  };
+  Iterator begin() const { return {bits_}; }
+  Iterator end() const { return {0}; }
+
+ private:
+  std::uint32_t bits_;
+};
+
 }  // namespace
 
 Association::Channel::Channel(const AssociationConfig& config)
@@ -78,6 +98,7 @@ ports::FlowProgress Association::progress(Slot slot) const {
 void Association::attach(Time now, Slot slot, ports::FrameSink& sink) {
   Channel& channel = channels_[slot];
   TL_ASSERT(!is_open(channel.phase) && channel.phase <= kMostPhase + 1);
+  used_ |= 1u << slot;
   channel.sink = &sink;
   channel.sends.prepare();
   channel.recovery.prepare();
@@ -145,6 +166,7 @@ bool Association::wants_answer(const Channel& channel) const {
 bool Association::take_state(const State& state) {
   if (state.slot >= channels_.size()) return nonsense(fmt::format("the state of class {}", state.slot));
   Channel& channel = channels_[state.slot];
+  used_ |= 1u << state.slot;
   if (state.heard > channel.phase)
     return nonsense(fmt::format("it has heard what was not said of class {}", state.slot));
   if (state.asks != 0) channel.say_due = true;
@@ -425,12 +447,12 @@ std::size_t Association::make_data(Time now, Slot slot, std::span<std::byte> out
 std::size_t Association::make_acks(Time now, std::span<std::byte> out) {
   AckWriter writer(out.first(out.size() - seals_.tag_bytes()),
                    {.association = config_.remote, .slot = kAckSlot, .number = next_ack_number_});
-  for (Slot slot = 0; slot < channels_.size(); ++slot) {
+  for (const Slot slot : SlotsOf(used_)) {
     const Channel& channel = channels_[slot];
     const bool due = channel.say_due || (channel.say_again && now >= *channel.say_again);
     if (due) TL_ASSERT(writer.add(state_of(now, slot)));
   }
-  for (Slot slot = 0; slot < channels_.size(); ++slot) {
+  for (const Slot slot : SlotsOf(used_)) {
     Channel& channel = channels_[slot];
     const bool due = channel.ack_due || (channel.ack_by && now >= *channel.ack_by);
     if (!due || !channel.up || channel.numbers.come.empty()) continue;
@@ -457,8 +479,7 @@ std::size_t Association::make_acks(Time now, std::span<std::byte> out) {
 
 // Keeps when what waits for the peer has begun to. A class in which nothing waits any more is forgotten here.
 void Association::note_waiting(Time now) {
-  for (std::uint32_t rest = waiting_; rest != 0; rest &= rest - 1) {
-    const auto slot = static_cast<Slot>(std::countr_zero(rest));
+  for (const Slot slot : SlotsOf(waiting_)) {
     if (outstanding(slot) == 0 && !wants_answer(channels_[slot])) waiting_ &= ~(1u << slot);
   }
   if (waiting_ == 0)
@@ -472,8 +493,9 @@ std::optional<Time> Association::deadline() const {
   const auto at = [&](const std::optional<Time>& time) {
     if (time && (!first || *time < *first)) first = time;
   };
-  for (const Channel& channel : channels_) {
-    at(channel.recovery.deadline(times(channel)));
+  for (const Slot slot : SlotsOf(used_)) {
+    const Channel& channel = channels_[slot];
+    if (!channel.recovery.idle()) at(channel.recovery.deadline(times(channel)));
     at(channel.ack_by);
     at(channel.ask_again);
     at(channel.say_again);
@@ -483,7 +505,8 @@ std::optional<Time> Association::deadline() const {
 }
 
 Status Association::on_time(Time now) {
-  for (Channel& channel : channels_) {
+  for (const Slot slot : SlotsOf(used_)) {
+    Channel& channel = channels_[slot];
     channel.recovery.on_time(now, times(channel), &outcome_);
     if (outcome_.probe) {
       ++counters_.timeouts;

@@ -217,6 +217,7 @@ class Association final : private CreditHolder {
   AssociationOwner& owner_;
   Seal seals_, opens_;
   std::vector<Channel> channels_;  // by slot
+  std::uint32_t used_ = 0;         // a bit for each slot that was opened, or of which the peer has said something
   Numbers ack_numbers_;
   std::uint64_t next_ack_number_ = 0;
   Time next_far_;

@@ -200,7 +200,7 @@ Status Device::make_pool(const PortConfig& config) {
   const std::uint32_t count = receive_queues_ * std::uint32_t{receive_descriptors_} +
                               queues * (std::uint32_t{transmit_descriptors_} + kStaged) + kHeld + 2 * kCached;
   // Frames that arrive lie in one piece.
-  std::uint32_t room = std::max<std::uint32_t>(kMinDataRoom, config.mtu + kPayloadOffset + kVlanTagBytes);
+  std::uint32_t room = std::max<std::uint32_t>(kMinDataRoom, config.mtu + payload_offset(kMaxHeaderBytes));
   if (const auto frame = string_.argument("framesz"))
     room =
         std::clamp<std::uint32_t>(static_cast<std::uint32_t>(std::strtoul(frame->c_str(), nullptr, 10)), room, 32768);

@@ -17,8 +17,12 @@
 
 namespace tensorlane::dpdk {
 
-// Where a payload that is to be sent lies in its mbuf: behind the longest headers, at a multiple of 8.
-inline constexpr std::uint16_t kPayloadOffset = (kMaxHeaderBytes + 7) / 8 * 8;
+// Where a payload that is to be sent lies in its mbuf: so that the frame before it, with headers of that length, begins
+// with a line of the cache, and longer headers have room, too. Devices that copy frames copy such ones sooner.
+constexpr std::uint16_t payload_offset(std::size_t headers) {
+  return static_cast<std::uint16_t>(RTE_CACHE_LINE_SIZE + headers);
+}
+static_assert(payload_offset(datagram_header_bytes(false, false)) >= kMaxHeaderBytes);
 // mbufs that a port may have outside of the queues of the device: waiting for each transmit queue, handed out, and in
 // the pool's cache of its owner's thread.
 inline constexpr std::uint16_t kStaged = 64, kHeld = 256, kCached = 256;

@@ -41,7 +41,11 @@ void make_thread_known() {
 class EthdevPort final : public PacketPort {
  public:
   EthdevPort(const PortConfig& config, std::unique_ptr<Device> device)
-      : device_(std::move(device)), framing_(config, device_->mac()), id_(device_->id()) {}
+      : device_(std::move(device)),
+        framing_(config, device_->mac()),
+        id_(device_->id()),
+        payload_offset_(
+            payload_offset(datagram_header_bytes(config.addresses.front().address.v6, config.vlan.has_value()))) {}
 
   ~EthdevPort() override {
     release();
@@ -64,17 +68,17 @@ class EthdevPort final : public PacketPort {
     if (queue.end == kStaged) return {};
     if (queue.open == nullptr) queue.open = make_buffer();
     if (queue.open == nullptr) return {};
-    return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, kPayloadOffset), config().mtu - kIpv4Bytes - kUdpBytes};
+    return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_), config().mtu - kIpv4Bytes - kUdpBytes};
   }
 
   bool commit(std::size_t index, const Path& path, std::size_t bytes) override {
     Queue& queue = queues_[index];
     TL_ASSERT(queue.open != nullptr);
-    std::byte* const payload = rte_pktmbuf_mtod_offset(queue.open, std::byte*, kPayloadOffset);
+    std::byte* const payload = rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_);
     const std::size_t header = framing_.write(index, path, payload, bytes, device_->transmit_checksums());
     if (header == 0) return false;
     rte_mbuf* const packet = std::exchange(queue.open, nullptr);
-    packet->data_off = static_cast<std::uint16_t>(packet->data_off + kPayloadOffset - header);
+    packet->data_off = static_cast<std::uint16_t>(packet->data_off + payload_offset_ - header);
     packet->data_len = static_cast<std::uint16_t>(header + bytes);
     packet->pkt_len = packet->data_len;
     ask_for_checksums(packet, framing_.peer_is_v6(path.peer));
@@ -224,6 +228,7 @@ class EthdevPort final : public PacketPort {
   std::unique_ptr<Device> device_;
   Framing framing_;
   const std::uint16_t id_;
+  const std::uint16_t payload_offset_;
   std::array<Queue, kMaxTransmitQueues> queues_;
   std::array<rte_mbuf*, kHeld> held_{};
   std::size_t held_count_ = 0;
