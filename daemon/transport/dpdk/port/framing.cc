@@ -125,10 +125,10 @@ void Framing::take_message(Time now, const NeighbourMessage& message) {
 }
 
 std::size_t Framing::next_discovery(Time now, std::span<std::byte> out) {
-  const DiscoverySource from{filter_.mac, tci(0), make_traffic_class(config_.queues[0].dscp)};
+  const auto source = [&] { return DiscoverySource{filter_.mac, tci(0), make_traffic_class(config_.queues[0].dscp)}; };
   if (answers_count_ > 0) {
     ++counts_.neighbour_answers;
-    return write_answer(from, answers_[--answers_count_], out);
+    return write_answer(source(), answers_[--answers_count_], out);
   }
   const auto question = neighbours_.next_question(now);
   if (!question) return 0;
@@ -136,7 +136,7 @@ std::size_t Framing::next_discovery(Time now, std::span<std::byte> out) {
   const LocalAddress* const local = local_for(question->subject, &direct);
   TL_ASSERT(local != nullptr);
   ++counts_.neighbour_questions;
-  return write_question(from, local->address, question->subject, question->at, out);
+  return write_question(source(), local->address, question->subject, question->at, out);
 }
 
 }  // namespace tensorlane::dpdk
