@@ -119,8 +119,8 @@ bool queue_formed(const LoadFact& fact) {
 }
 
 Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
-  Overtaking verdict{fact, Outcome::kUntested, {}};
-  const std::string pair = fmt::format("{} over {}", seen.classes[fact.high].name, seen.classes[fact.low].name);
+  Overtaking verdict{fact, seen.classes[fact.high].name, seen.classes[fact.low].name, Outcome::kUntested, {}};
+  const std::string pair = fmt::format("{} over {}", verdict.high, verdict.low);
   if (!fact.error.empty()) {
     verdict.text = fmt::format("{}: {}", pair, fact.error);
     return verdict;

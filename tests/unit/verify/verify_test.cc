@@ -369,6 +369,17 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_EQ(report.exit_status, 1);
 }
 
+// By their names, as marks do: a number of a class depends on which classes were asked for.
+TEST(Overtaking, NamesItsClassesForPrograms) {
+  OneSwitch net;
+  add_all(net);
+  net.add_load(0.97, 0.3, 10);
+  const auto said = nlohmann::json::parse(to_json(net.report()))["overtaking"];
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0]["high_class"], "urgent");
+  EXPECT_EQ(said[0]["low_class"], "bulk");
+}
+
 TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {
   OneSwitch good, no_queue, nothing;
   for (OneSwitch* net : {&good, &no_queue, &nothing}) add_all(*net);
