@@ -19,7 +19,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Host i has the addresses 10.0.0.i and fd00::i on one interface. The last one is alone at the right leaf, the others
+// Host i has the addresses 10.0.0.i and fd00::i on one interface, and 10.0.1.i on another one, where flows have source
+// ports from 41000 on and else from 40000 on. The last one is alone at the right leaf, the others
 // are at the left one, and between the leaves are two spines. Flows arrive as they were sent unless a test says
 // something else.
 class MadeUpHosts final : public ProbeHands {
@@ -58,6 +59,11 @@ class MadeUpHosts final : public ProbeHands {
   std::function<json(const json& burst)> loads;
   std::vector<json> lies;  // that the last host adds to its arrivals
 
+  // Of its rail.
+  static std::size_t first_port(const json& flow) {
+    return flow["address"].get<std::string>().starts_with("10.0.1.") ? 41000 : 40000;
+  }
+
  private:
   void answer(std::size_t host, const json& command, ProbeLines& lines) {
     const std::string kind = command["do"];
@@ -88,7 +94,7 @@ class MadeUpHosts final : public ProbeHands {
     return {{"kind", "arrival"},
             {"id", flow["id"].get<std::size_t>() + i},
             {"outcome", "arrived"},
-            {"source_port", again ? flow["source_port"].get<std::size_t>() : 40000 + i},
+            {"source_port", again ? flow["source_port"].get<std::size_t>() : first_port(flow) + i},
             {"own_dscp", flow["dscp"]},
             {"dscp", arrives(host, flow, again)},
             {"hop_limit", 64 - way(host, flow).size()}};
@@ -180,13 +186,14 @@ TEST(Course, ARailHasAnAddressOfEachFamilyWhicheverTheFileNames) {
   }
 }
 
-verify::Topology topology_of(const std::string& switches, const std::string& links) {
-  return verify::Topology(fabric::parse("hosts:\n"
-                                        "  - {name: a, addresses: {tcp: 10.0.0.1}}\n"
-                                        "  - {name: b, addresses: {tcp: 10.0.0.2}}\n"
-                                        "  - {name: c, addresses: {tcp: 10.0.0.3}}\n"
-                                        "switches: [" +
-                                            switches + "]\nlinks: [" + links + "]\n",
+verify::Topology topology_of(const std::string& switches, const std::string& links, int rails = 1) {
+  std::string hosts;
+  for (int i = 1; i <= 3; ++i) {
+    std::string addresses = "10.0.0." + std::to_string(i);
+    if (rails == 2) addresses += ", 10.0.1." + std::to_string(i);
+    hosts += std::string("  - {name: ") + "?abc"[i] + ", addresses: {tcp: [" + addresses + "]}}\n";
+  }
+  return verify::Topology(fabric::parse("hosts:\n" + hosts + "switches: [" + switches + "]\nlinks: [" + links + "]\n",
                                         "fabric.yaml", fabric::Keys::kOptional)
                               .value());
 }
@@ -331,6 +338,34 @@ TEST(Load, BurstsLeaveFromPortsOfTheirFamilyWhoseWayMeetsTheOther) {
       EXPECT_EQ(port.get<int>() % 2 == 0, (load.peer == "spine0") != load.ipv6) << load.peer << ": " << bulk[i];
   }
   EXPECT_EQ(met, 4U);  // each spine, over each family
+}
+
+TEST(Load, BurstsLeaveFromPortsOfTheirRail) {
+  std::string links =
+      "{from: leaf0, to: spine0, speed: 100G}, {from: leaf0, to: spine1, speed: 100G}, "
+      "{from: spine0, to: leaf1, speed: 100G}, {from: spine1, to: leaf1, speed: 100G}";
+  for (const char* link : {"a, to: leaf0", "b, to: leaf0", "c, to: leaf1"})
+    for (int rail = 0; rail < 2; ++rail) links += std::string(", {from: ") + link + ", speed: 100G}";
+  const auto topology = topology_of(
+      "{name: leaf0, addresses: [10.1.0.1]}, {name: spine0, addresses: [10.1.0.2]}, "
+      "{name: spine1, addresses: [10.1.0.3]}, {name: leaf1, addresses: [10.1.0.4]}",
+      links, 2);
+  MadeUpHosts hosts(3);
+  VerifyOptions options = options_of(3);
+  options.load = true;
+  for (std::size_t i = 0; i < 3; ++i) options.hosts[i].addresses.push_back("10.0.1." + std::to_string(i + 1));
+  std::set<std::size_t> rails;
+  hosts.loads = [&](const json& burst) {
+    const std::size_t first = MadeUpHosts::first_port(burst);
+    for (const json& port : burst["source_ports"]) {
+      if (port == 0) continue;  // whichever the kernel takes, where there is one way
+      rails.insert(first);
+      EXPECT_TRUE(port >= first && port < first + 1000) << burst;
+    }
+    return burst_seen(burst);
+  };
+  seen_by(options, hosts, topology);
+  EXPECT_THAT(rails, ElementsAre(40000, 41000)) << "both rails have ports that were chosen";
 }
 
 TEST(Load, SendersMeetOnlyWhereBothTogetherBringMoreThanThePortCarries) {
