@@ -103,7 +103,18 @@ class Verifier {
       if (host(i).error.empty() && !told.contains(i)) host(i).error = "it does not say what it is";
   }
 
+  void note_transports(std::size_t i, const json& rails) {
+    for (const json& rail : rails) {
+      std::set<std::string>& names = host(i).transports.emplace_back();
+      for (const json& name : rail)
+        if (name.is_string()) names.insert(printable(name.get<std::string>()));
+      if (host(i).transports.size() >= kMaxRails) return;
+    }
+  }
+
   void note_daemon(std::size_t i, const json& line) {
+    if (const auto rails = line.find("transports"); rails != line.end() && rails->is_array())
+      note_transports(i, *rails);
     const auto list = line.find("classes");
     if (list == line.end() || !list->is_array()) return;
     std::vector<verify::ProbedClass>& classes = host(i).in_force.emplace();

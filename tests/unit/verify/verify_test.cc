@@ -369,6 +369,38 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_EQ(report.exit_status, 1);
 }
 
+// Probes take the ports of TCP: what they find there says nothing of data that goes over DPDK.
+TEST(Report, OfDataOverDpdkNothingIsTested) {
+  const auto with = [](const std::set<std::string>& a, const std::set<std::string>& others, int arrives = 43) {
+    OneSwitch net;
+    add_all(net);
+    net.seen.flows[0].dscp = arrives;  // from a to b, urgent
+    net.add_load(0.97, 0.3, 10);       // from a and b to c
+    net.seen.hosts[0].transports = {a};
+    net.seen.hosts[1].transports = net.seen.hosts[2].transports = {others};
+    return net.report();
+  };
+  const Report only = with({"dpdk"}, {"dpdk"});
+  EXPECT_EQ(only.exit_status, 1);
+  for (const ClassVerdict& verdict : only.classes) {
+    EXPECT_EQ(verdict.dscp, Outcome::kUntested);
+    EXPECT_THAT(verdict.text, HasSubstr("its data goes over DPDK"));
+    EXPECT_THAT(verdict.text, HasSubstr("set `transport: tcp`"));
+  }
+  EXPECT_EQ(only.overtaking[0].outcome, Outcome::kUntested);
+  EXPECT_THAT(only.overtaking[0].text, HasSubstr("urgent over bulk: its data goes over DPDK"));
+  EXPECT_THAT(to_text(only, false), HasSubstr("0 passed, 0 failed, 12 untested"));
+  EXPECT_EQ(with({"dpdk"}, {"dpdk"}, 0).classes[0].dscp, Outcome::kFailed) << "what is wrong is wrong";
+
+  // What only one of two has, their data does not take.
+  EXPECT_EQ(with({"dpdk", "tcp"}, {"tcp"}).exit_status, 0);
+  EXPECT_THAT(with({"dpdk", "tcp"}, {"tcp"}).notes, ::testing::Not(::testing::Contains(HasSubstr("DPDK"))));
+  const Report both = with({"dpdk", "tcp"}, {"dpdk", "tcp"});
+  EXPECT_EQ(both.exit_status, 0);
+  EXPECT_THAT(both.notes, ::testing::Contains(::testing::AllOf(HasSubstr("data between a and b and 2 other pairs"),
+                                                               HasSubstr("only the ports of TCP were tested"))));
+}
+
 // By their names, as marks do: a number of a class depends on which classes were asked for.
 TEST(Overtaking, NamesItsClassesForPrograms) {
   OneSwitch net;
