@@ -11,6 +11,7 @@
 
 #include "common/base/text.h"
 #include "monitor/cli/verify_load.h"
+#include "monitor/verify/advice.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -71,9 +72,12 @@ class Verifier {
   }
 
   Status nobody() const {
-    std::string reasons;
+    std::vector<std::pair<std::string, std::string>> errors;
     for (const HostFacts& host : state_.seen.hosts)
-      if (!host.error.empty()) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", host.name, host.error);
+      if (!host.error.empty()) errors.emplace_back(host.name, host.error);
+    std::string reasons;
+    for (const auto& [hosts, error] : verify::by_text(errors))
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", hosts, error);
     return Status(Code::kUnavailable, "fewer than two hosts can be probed", reasons);
   }
 

@@ -32,6 +32,10 @@ class MadeUpHosts final : public ProbeHands {
     std::vector<Result<ProbeLines>> answers;
     for (std::size_t host = 0; host < hosts_; ++host) {
       ProbeLines lines;
+      if (!refuses.ok()) {
+        answers.emplace_back(refuses);
+        continue;
+      }
       for (const json& command : commands[host]) {
         asked[host].push_back(command);
         answer(host, command, lines);
@@ -57,6 +61,8 @@ class MadeUpHosts final : public ProbeHands {
     return flow["dscp"].get<int>();
   };
   std::function<json(const json& burst)> loads;
+  Status refuses;          // what all hosts answer, where it is an error
+  json says_of_itself;     // each host's daemon, before its probe
   std::vector<json> lies;  // that the last host adds to its arrivals
 
   // Of its rail.
@@ -68,6 +74,7 @@ class MadeUpHosts final : public ProbeHands {
   void answer(std::size_t host, const json& command, ProbeLines& lines) {
     const std::string kind = command["do"];
     if (kind == "describe") {
+      if (!says_of_itself.is_null()) lines.push_back(says_of_itself);
       const std::string number = std::to_string(host + 1);
       json addresses = json::array({{{"interface", "eth0"}, {"address", "10.0.0." + number}, {"family", 4}},
                                     {{"interface", "eth0"}, {"address", "fd00::" + number}, {"family", 6}}});
@@ -168,6 +175,24 @@ TEST(Course, AHostSaysNothingOfFlowsOfOthers) {
   hosts.lies = {{{"kind", "arrival"}, {"id", 0}, {"outcome", "refused"}},
                 {{"kind", "arrival"}, {"id", 1 << 30}, {"outcome", "refused"}}};
   for (const verify::FlowFact& flow : seen_by(options_of(2), hosts).flows) EXPECT_TRUE(flow.arrived()) << flow.from;
+}
+
+TEST(Course, WhyAllHostsRefuseIsSaidOnce) {
+  MadeUpHosts hosts(3);
+  hosts.refuses = Status(Code::kUnavailable, "a job runs on this host", "tensorlane verify", "wait");
+  const auto seen = run_verify(options_of(3), hosts, {});
+  ASSERT_FALSE(seen.ok());
+  EXPECT_EQ(seen.status().where(), "a, b, c: " + hosts.refuses.to_string());
+}
+
+// What a daemon says of its rails is kept, and what is no list of names is nothing.
+TEST(Course, DaemonsSayWhatTheirFlowsGoOver) {
+  MadeUpHosts hosts(2);
+  hosts.says_of_itself = {{"kind", "daemon"}, {"transports", {{"dpdk"}, {"dpdk", "tcp", 3}, 7, "tcp"}}};
+  const verify::Observations seen = seen_by(options_of(2), hosts);
+  for (const verify::HostFacts& host : seen.hosts)
+    EXPECT_THAT(host.transports,
+                ElementsAre(ElementsAre("dpdk"), ElementsAre("dpdk", "tcp"), IsEmpty(), ElementsAre("tcp")));
 }
 
 TEST(Course, ARailHasAnAddressOfEachFamilyWhicheverTheFileNames) {
@@ -364,8 +389,10 @@ TEST(Load, BurstsLeaveFromPortsOfTheirRail) {
     }
     return burst_seen(burst);
   };
-  seen_by(options, hosts, topology);
+  std::set<std::size_t> measured;
+  for (const verify::LoadFact& load : seen_by(options, hosts, topology).loads) measured.insert(load.rail);
   EXPECT_THAT(rails, ElementsAre(40000, 41000)) << "both rails have ports that were chosen";
+  EXPECT_THAT(measured, ElementsAre(0, 1));
 }
 
 TEST(Load, SendersMeetOnlyWhereBothTogetherBringMoreThanThePortCarries) {

@@ -252,6 +252,14 @@ TEST(Report, UntestedIsNeverPassed) {
   EXPECT_THAT(silent.findings, IsEmpty());
 }
 
+TEST(Report, SaysOnceWhatIsTrueOfSeveralHosts) {
+  OneSwitch net;
+  net.seen.hosts[0].error = net.seen.hosts[2].error = "a job runs on this host: wait";
+  net.seen.hosts[1].error = "Connection refused";
+  const std::string text = to_text(net.report(), false);
+  EXPECT_THAT(text, HasSubstr("hosts a, c: untested: a job runs on this host: wait\nhost b: untested: Connection "));
+}
+
 TEST(Report, SaysThatNothingCouldBeProbed) {
   const Report report = OneSwitch().report();
   EXPECT_EQ(report.exit_status, 1);
