@@ -231,11 +231,19 @@ void Screen::leave() {
   selected_[static_cast<std::size_t>(view_)] = step.row;
 }
 
+// What is looked at may be an id: its name is in the row of the job, also before its hosts have answered.
+std::string Screen::job_name() const {
+  if (picture_.asked == job_ && !picture_.job_name.empty()) return picture_.job_name;
+  const Table& jobs = picture_.tables[static_cast<std::size_t>(View::kJobs)];
+  const std::size_t name = jobs.column("job");
+  const auto row = std::ranges::find(jobs.rows, job_, &Row::key);
+  const std::string* found = row == jobs.rows.end() ? nullptr : std::get_if<std::string>(&row->cells.at(name));
+  return found == nullptr || found->empty() ? job_ : *found;
+}
+
 std::string Screen::where() const {
   std::string text;
-  if (!job_.empty()) {
-    text = "job " + (picture_.asked == job_ && !picture_.job_name.empty() ? picture_.job_name : job_);
-  }
+  if (!job_.empty()) text = "job " + job_name();
   if (!host_.empty()) text += (text.empty() ? "host " : ", host ") + host_;
   if (!class_.empty()) text += ", class " + class_;
   return text;

@@ -148,6 +148,20 @@ TEST_F(ScreenTest, WithoutAJobViewsAreOfTheDaemonsThatWereAsked) {
   EXPECT_THAT(shown(), HasSubstr("choose a job first"));
 }
 
+// A job by its name and a rank with its host, as soon as they are known.
+TEST_F(ScreenTest, NamesJobsAndWhoIsLate) {
+  History history;
+  Answers answers = round_of(6, 10, false);
+  answers.local["jobs"][0]["late"] = {{{"rank", 3}, {"host", "gpu01"}, {"what", "tensor 'w'"}}};
+  history.add(std::move(answers));
+  screen.show(make_picture(history));
+  EXPECT_THAT(shown(), HasSubstr("late: rank 3 on host gpu01 with tensor 'w'"));
+  press(Key::kEnter);
+  EXPECT_EQ(screen.job(), "42");
+  EXPECT_THAT(shown(), HasSubstr("asking the hosts of the job"));
+  EXPECT_THAT(shown(), HasSubstr("job train"));
+}
+
 TEST_F(ScreenTest, SortsByTheColumnThatIsChosen) {
   shown();
   screen.show(picture_of(6, false));
