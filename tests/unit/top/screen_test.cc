@@ -148,6 +148,26 @@ TEST_F(ScreenTest, WithoutAJobViewsAreOfTheDaemonsThatWereAsked) {
   EXPECT_THAT(shown(), HasSubstr("choose a job first"));
 }
 
+// Of one table some figures are of this host alone and others of all hosts: each says whose.
+TEST_F(ScreenTest, PlainTablesSayOfWhomTheirFiguresAre) {
+  const auto printed = [](const Picture& picture) {
+    std::string text;
+    for (const std::string& line : plain_lines(picture, 120, 40, true)) text += line + "\n";
+    return text;
+  };
+  const std::string of_job = printed(picture_of(6, true)), of_all = printed(picture_of(6, false));
+  const std::string jobs = "\njobs (hosts, ranks and tensors of the whole job; other figures of host gpu00 alone)\n";
+  for (const std::string& text : {of_job, of_all}) EXPECT_THAT(text, HasSubstr(jobs));
+  for (const char* view : {"classes", "hosts", "peers", "ranks"})
+    EXPECT_THAT(of_job, HasSubstr(std::string("\n") + view + " (job train, 5 of 6 hosts)\n"));
+  EXPECT_THAT(of_job, HasSubstr("\nrails (job train, 5 of 6 hosts; OUT, IN and USE of whatever the NIC carries)\n"));
+  for (const char* view : {"classes", "hosts"})
+    EXPECT_THAT(of_all, HasSubstr(std::string("\n") + view + " (all jobs, 5 of 6 hosts)\n"));
+  Picture one = picture_of(6, false);
+  one.hosts = 1, one.silent = 0;
+  EXPECT_THAT(printed(one), HasSubstr("\nclasses (all jobs, host gpu00 alone)\n"));
+}
+
 // A job by its name and a rank with its host, as soon as they are known.
 TEST_F(ScreenTest, NamesJobsAndWhoIsLate) {
   History history;
