@@ -74,7 +74,7 @@ class Daemon {
                  [this] { return wiring::batch_limit(config_, choices_.patterns); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
         report_({config_, parts_.metrics()}),
-        probing_({{}, [this] { return has_jobs(); }, &probe_tokens_, config_.classes_in_use()}),
+        probing_({{}, [this] { return has_jobs(); }, &probe_tokens_, config_.classes_in_use(), &rails_}),
         marks_({.fabric = &config_.fabric,
                 .host = config_.host,
                 .classes = config_.classes_in_use(),

@@ -52,15 +52,30 @@ bool is_command(const json& command, const char* name) {
   return command.is_object() && command.value("do", json()) == json(name);
 }
 
-// What the daemon's flows carry, for comparison with the file that `tensorlane verify` was given.
-std::string classes_line(const fabric::ClassTable& table) {
+// Of "local, rdma, tcp" each.
+json names_in(const std::string& list) {
+  json names = json::array();
+  for (std::size_t at = 0; at < list.size();) {
+    const std::size_t end = std::min(list.find(", ", at), list.size());
+    names.push_back(list.substr(at, end - at));
+    at = end + 2;
+  }
+  return names;
+}
+
+// What the daemon's flows carry, for comparison with the file that `tensorlane verify` was given, and what they go
+// over.
+std::string daemon_line(const fabric::ClassTable& table, const std::vector<RailTransport>* rails) {
   json classes = json::array();
   const auto add = [&](const fabric::TrafficClass& cls) {
     classes.push_back({{"name", cls.name}, {"dscp", cls.dscp}, {"pcp", cls.pcp}, {"lossless", cls.lossless}});
   };
   add(table.control);
   for (const fabric::TrafficClass& cls : table.data) add(cls);
-  return json{{"kind", "daemon"}, {"classes", std::move(classes)}}.dump() + "\n";
+  json line{{"kind", "daemon"}, {"classes", std::move(classes)}};
+  if (rails != nullptr)
+    for (const RailTransport& rail : *rails) line["transports"].push_back(names_in(rail.name));
+  return line.dump() + "\n";
 }
 
 }  // namespace
@@ -288,7 +303,7 @@ void Probing::serve(Task& task) {
   std::string own;
   for (const std::string& text : task.commands) {
     const json command = json::parse(text, nullptr, false);
-    if (is_command(command, "describe")) own = classes_line(parts_.classes);
+    if (is_command(command, "describe")) own = daemon_line(parts_.classes, parts_.rails);
     // The daemon's own listeners answer the same token as the child's.
     probe::Token token{};
     const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();

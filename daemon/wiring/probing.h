@@ -10,11 +10,13 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/fabric/fabric.h"
 #include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/question.h"
+#include "daemon/wiring/transports.h"
 
 namespace tensorlane::wiring {
 
@@ -26,6 +28,8 @@ class Probing {
     std::function<bool()> has_jobs;  // any thread
     ports::ProbeTokens* tokens;      // outlives this
     fabric::ClassTable classes;      // in force here
+    // What flows go over, by rail. It outlives this, and does not change once a question comes. Null: nothing is said.
+    const std::vector<RailTransport>* rails = nullptr;
   };
   explicit Probing(Parts parts);
   ~Probing();
@@ -34,10 +38,10 @@ class Probing {
 
   // A question has {"session": text, "commands": [...], "patience_ms": n, "beside_jobs": bool}; commands are those of
   // common/probe/README.md, and the answer is the lines that come of them; before those of `describe`, one of kind
-  // "daemon" with the classes in force (`name`, `dscp`, `pcp`, `lossless`, most urgent first). One session at a time;
-  // it ends with
-  // {"end": true}, or when it has asked nothing for a minute. Errors: kPermissionDenied (not root or the daemon's
-  // user), kUnavailable (another session, a running job, a program that cannot be started or has ended), kTimedOut.
+  // "daemon" with the classes in force (`name`, `dscp`, `pcp`, `lossless`, most urgent first), and as `transports` for
+  // each rail the names of those that its flows may go over. One session at a time; it ends with {"end": true}, or when
+  // it has asked nothing for a minute. Errors: kPermissionDenied (not root or the daemon's user), kUnavailable (another
+  // session, a running job, a program that cannot be started or has ended), kTimedOut.
   void answer(const ports::Question& question, ports::Answered done);
   // Ends the session and the thread. Afterwards nothing is answered.
   void stop();

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/base/text.h"
 #include "monitor/cli/daemon_call.h"
 
 namespace tensorlane::cli {
@@ -196,8 +197,9 @@ Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, process:
     if (!processes.running(child)) break;
   }
   const bool refused = !processes.running(child) && processes.exit_status(child) == kDaemonUsage;
-  return {refused ? Code::kInvalidArgument : Code::kUnavailable,
-          fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name), "mend what its log says"};
+  print_log_tail(host.name);
+  return {refused ? Code::kInvalidArgument : Code::kUnavailable, "its daemon did not start", "host " + host.name,
+          "mend what its log says, above"};
 }
 
 Result<std::vector<std::string>> Cluster::command_on_host(const std::string& host,
@@ -238,16 +240,16 @@ std::string Cluster::daemon_host(std::size_t child) const {
   return {};
 }
 
-std::string Cluster::log_tail(const std::string& host) const {
+void Cluster::print_log_tail(const std::string& host) const {
   std::ifstream in(log_file(host));
   std::deque<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     lines.push_back(line);
     if (lines.size() > kTailLines) lines.pop_front();
   }
-  std::string text;
-  for (const std::string& line : lines) text += (text.empty() ? "" : " | ") + line;
-  return text.empty() ? log_file(host) + " is empty" : text;
+  const auto [what, end] = lines.empty() ? std::pair("there is nothing in", "") : std::pair("the last lines of", ":");
+  fmt::print(stderr, "tensorlane: {} the log of host {}'s daemon{}\n", what, host, end);
+  for (const std::string& line : lines) fmt::print(stderr, "  {}\n", printable(line));
 }
 
 std::vector<std::string> Cluster::complaints(std::size_t most) const {

@@ -67,8 +67,8 @@ class Cluster {
   const std::vector<std::size_t>& daemons() const { return daemons_; }
   // The host whose daemon is this child; empty when it is none.
   std::string daemon_host(std::size_t child) const;
-  // The last lines of a daemon's log.
-  std::string log_tail(const std::string& host) const;
+  // Prints the last lines of a daemon's log to the standard error, one by one.
+  void print_log_tail(const std::string& host) const;
   // The warnings and errors of all daemons' logs, at most so many of each.
   std::vector<std::string> complaints(std::size_t most) const;
   // Where the logs are when this object is gone: in the log folder, else in a copy beside the runtime folder. Of such

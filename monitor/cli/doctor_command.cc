@@ -39,9 +39,25 @@ bool names_ports(const fabric::Fabric& fabric, const fabric::Host& host) {
   });
 }
 
+// Where the file gives no length of a cable, what its headroom is short of even with this one is found, and nothing
+// that is right is called wrong.
+constexpr double kAssumedMetres = 1;
+
+// Whether a length had to be assumed for links of the host.
+bool assume_cables(fabric::Fabric& fabric, const fabric::Host& host) {
+  const bool lossless = std::ranges::any_of(fabric.classes.data, &fabric::TrafficClass::lossless);
+  bool assumed = false;
+  for (fabric::Link& link : fabric.links) {
+    if (link.cable_metres != 0 || (link.from != host.name && link.to != host.name)) continue;
+    link.cable_metres = kAssumedMetres;
+    assumed = lossless;
+  }
+  return assumed;
+}
+
 // What the fabric asks of one host: the file is read with this host alone, so that others' faults are not ours. Nothing
 // where the file does not name the host's ports.
-Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric::Fabric& fabric) {
+Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric::Fabric& fabric, bool* assumed) {
   TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   const std::string name = args.host.empty() ? own_name() : args.host;
   const fabric::Host* found = fabric.find_host_by_name_or_address(name);
@@ -50,6 +66,7 @@ Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric:
                   "name one with --host");
   if (!names_ports(fabric, *found)) return std::optional<switches::DeviceQos>();
   fabric.hosts = {fabric::Host(*found)};
+  *assumed = assume_cables(fabric, fabric.hosts.front());
   TL_ASSIGN_OR_RETURN(std::vector<switches::DeviceQos> devices,
                       switches::devices_of(fabric, {.hosts = true, .nos = {}}));
   return std::optional(std::move(devices.front()));
@@ -76,8 +93,9 @@ Result<int> run(const Arguments& args) {
   DoctorOptions options{.root = args.root, .pid = args.pid};
   fabric::Fabric fabric;
   std::optional<switches::DeviceQos> host;
+  bool assumed = false;
   if (!args.fabric.empty()) {
-    TL_ASSIGN_OR_RETURN(host, wanted(args, fabric));
+    TL_ASSIGN_OR_RETURN(host, wanted(args, fabric, &assumed));
     options.host = host ? &*host : nullptr;
     for (const fabric::TrafficClass& cls : fabric.classes.data) options.service_levels[cls.pcp] = cls.service_level;
     options.service_levels[fabric.classes.control.pcp] = fabric.classes.control.service_level;
@@ -93,6 +111,13 @@ Result<int> run(const Arguments& args) {
                                 "the fabric file does not name the ports of this host's links: they were looked at for "
                                 "what is wrong on any fabric",
                                 "add 'from_port' to the links, and look again"});
+  }
+  if (assumed) {
+    report->findings.push_back({"L10", findings::Severity::kNote, args.host, args.fabric,
+                                fmt::format("links of this host have no cable length: buffers were looked at as for "
+                                            "{:.0f} m, so that one that is too small for the cable may be missed",
+                                            kAssumedMetres),
+                                "add 'cable' to the links, e.g. 'cable: 3 m', and look again"});
   }
   return print(*report, args.json);
 }

@@ -371,9 +371,12 @@ class DpdkDoctor {
     } else if (!without && all == 0) {
       add(wants || pci ? Severity::kError : Severity::kNote, place,
           wants ? "`eal` asks for huge pages, and the host has none"
-                : "the host has no huge pages: DPDK's memory is in small ones" +
-                      std::string(pci ? ", which not every driver of a PCI device takes" : ""),
-          reserve + ", or add --no-huge to `eal`");
+                : "the host has no huge pages: the daemon starts DPDK with --no-huge, its memory is in small pages, "
+                  "which "
+                  "costs time" +
+                      std::string(pci ? ", and not every driver of a PCI device takes them" : ""),
+          reserve + (wants ? ", or put --no-huge in the place of what asks for them, for a test or a small host"
+                           : ", or say --no-huge in `eal` for a test or a small host"));
     } else if (!without && free == 0 && daemon_.process.empty()) {
       add(Severity::kError, place,
           fmt::format("all {} huge pages are in use, and no daemon runs that could have them", all), reserve);

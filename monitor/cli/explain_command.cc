@@ -127,9 +127,9 @@ json to_json(const explain::Explanation& all, const remedies::Predictions& predi
 void print(const explain::Explanation& all, const remedies::Predictions& predictions,
            const std::map<std::string, Status>& silent) {
   fmt::print(
-      "an iteration takes {:.1f} ms ({:.0f} seen); in {:.1f} ms of it even the last rank waits for tensors; {:.0f} % "
-      "of it "
-      "is computation\n",
+      "an iteration takes {:.1f} ms ({:.0f} seen); in {:.1f} ms of it even the rank that waits least waits for "
+      "tensors; "
+      "{:.0f} % of it is computation\n",
       all.iteration * 1e3, all.iterations, all.exposed * 1e3, 100 * all.efficiency);
   for (std::size_t i = 0; i < all.findings.size(); ++i) {
     const explain::Finding& f = all.findings[i];

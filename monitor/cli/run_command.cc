@@ -97,9 +97,10 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
 bool tell_dead_daemon(const Cluster& cluster, const process::Processes& processes, std::size_t exited) {
   const std::string daemon = cluster.daemon_host(exited);
   if (daemon.empty()) return false;
+  cluster.print_log_tail(daemon);
   const Status died(Code::kUnavailable,
                     fmt::format("the daemon of host {} ended with status {}", daemon, processes.exit_status(exited)),
-                    cluster.log_tail(daemon), "its ranks fail with it");
+                    "tensorlane run", "its ranks fail with it: see its log above");
   std::fprintf(stderr, "%s\n", died.error_line().c_str());
   return true;
 }

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "common/base/text.h"
 #include "common/fabric/fabric.h"
+#include "monitor/answers/parse.h"
+#include "monitor/answers/read.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/cli/output_file.h"
@@ -116,11 +119,28 @@ Result<std::unique_ptr<ProbeHands>> hands_of(const Arguments& args, const Verify
   return start_agents(agents);
 }
 
-Result<int> run(const Arguments& args) {
+// The file that this host's daemon has read.
+Result<std::string> fabric_of_daemon(const std::string& socket) {
+  constexpr const char* kFix = "name the fabric file of the daemons with --fabric";
+  const Result<std::string> said = daemon_status(socket);
+  if (!said.ok())
+    return Status(Code::kInvalidArgument,
+                  fmt::format("no fabric file is named, and this host's daemon cannot be asked for its own: {}",
+                              said.status().what()),
+                  socket, kFix);
+  const nlohmann::json status = answers::parse(*said);
+  const std::string path = answers::text(answers::member(status, "fabric"), "path");
+  if (path.empty())
+    return Status(Code::kInvalidArgument, "the daemon does not say which fabric file it has", socket, kFix);
+  return path;
+}
+
+Result<int> run(Arguments args) {
   fabric::Fabric fabric;
-  if (args.fabric.empty() && args.agents.empty())
-    return Status(Code::kInvalidArgument, "there are no hosts to ask", "--fabric",
-                  "name the fabric file of the daemons");
+  if (args.fabric.empty() && args.agents.empty()) {
+    TL_ASSIGN_OR_RETURN(args.fabric, fabric_of_daemon(args.socket.empty() ? daemon_socket() : args.socket));
+    fmt::print(stderr, "tensorlane: fabric file {}, which this host's daemon has read\n", printable(args.fabric));
+  }
   if (!args.fabric.empty()) {
     TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   }
@@ -155,8 +175,8 @@ void add_hosts(CLI::App& verify, Arguments& args) {
       ->capture_default_str();
   verify.add_option(
       "--fabric", args.fabric,
-      "The fabric file: hosts, classes, ports, and the switches between. With --agent it may be left out: "
-      "then the classes are those of the preset greenfield, and no switch is known");
+      "The fabric file: hosts, classes, ports, and the switches between. Default: the one that this host's daemon has "
+      "read. With --agent: none, the classes are then those of the preset greenfield, and no switch is known");
   verify.add_option("--patience", args.patience, "How long a host may take to answer at first, in seconds")
       ->check(CLI::Range(1, 600))
       ->capture_default_str();
@@ -188,7 +208,7 @@ void add_verify_command(CLI::App& app, Invocation& chosen) {
   CLI::App* verify =
       app.add_subcommand("verify", "Whether the network honours the classes, on every path, in every direction");
   verify->footer(
-      "Example:\n  tensorlane verify --fabric /etc/tensorlane/fabric.yaml\n"
+      "Example:\n  tensorlane verify\n  tensorlane verify --fabric /etc/tensorlane/fabric.yaml\n"
       "  tensorlane verify --agent gpu01,gpu02,gpu03 --fabric fabric.yaml --load --junit verify.xml\n"
       "Exit status 0 when all that was asked for was tested and nothing failed, else 1. docs/verify.md explains what "
       "it does.");

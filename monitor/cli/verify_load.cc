@@ -191,6 +191,7 @@ class LoadMeter {
     LoadFact fact;
     fact.high = high, fact.low = low, fact.ipv6 = ipv6;
     fact.high_from = meeting.high_from, fact.low_from = meeting.low_from, fact.to = meeting.to;
+    fact.rail = meeting.rail;
     if (meeting.known) {
       fact.node = state_.topology.leg(meeting.leg).from;
       fact.peer = state_.topology.leg(meeting.leg).to;

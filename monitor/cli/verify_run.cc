@@ -11,6 +11,7 @@
 
 #include "common/base/text.h"
 #include "monitor/cli/verify_load.h"
+#include "monitor/verify/advice.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -71,9 +72,12 @@ class Verifier {
   }
 
   Status nobody() const {
-    std::string reasons;
+    std::vector<std::pair<std::string, std::string>> errors;
     for (const HostFacts& host : state_.seen.hosts)
-      if (!host.error.empty()) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", host.name, host.error);
+      if (!host.error.empty()) errors.emplace_back(host.name, host.error);
+    std::string reasons;
+    for (const auto& [hosts, error] : verify::by_text(errors))
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", hosts, error);
     return Status(Code::kUnavailable, "fewer than two hosts can be probed", reasons);
   }
 
@@ -103,7 +107,18 @@ class Verifier {
       if (host(i).error.empty() && !told.contains(i)) host(i).error = "it does not say what it is";
   }
 
+  void note_transports(std::size_t i, const json& rails) {
+    for (const json& rail : rails) {
+      std::set<std::string>& names = host(i).transports.emplace_back();
+      for (const json& name : rail)
+        if (name.is_string()) names.insert(printable(name.get<std::string>()));
+      if (host(i).transports.size() >= kMaxRails) return;
+    }
+  }
+
   void note_daemon(std::size_t i, const json& line) {
+    if (const auto rails = line.find("transports"); rails != line.end() && rails->is_array())
+      note_transports(i, *rails);
     const auto list = line.find("classes");
     if (list == line.end() || !list->is_array()) return;
     std::vector<verify::ProbedClass>& classes = host(i).in_force.emplace();

@@ -16,17 +16,22 @@ namespace {
 constexpr double kWorthNaming = 0.08;
 constexpr double kWorthSeconds = 0.001;
 
-// Of an iteration: where even the last rank waits for longer, computation does not bound the job.
+// Of an iteration: where even the rank that waits least waits for longer, computation does not bound the job.
 constexpr double kMostExposed = 0.3;
 
-// Findings of one cause become one, which names the first places.
+// Findings with one key become one. What holds for all ranks stays apart from what some ranks have more of.
+std::pair<Cause, bool> key_of(const Finding& finding) {
+  return {finding.cause, finding.where == kAllRanks};
+}
+
+// A merged finding names the first places.
 std::vector<Finding> merge(const std::vector<Finding>& findings) {
   constexpr std::size_t kNamed = 3;
   std::vector<Finding> merged;
-  std::map<Cause, std::vector<std::string>> places;
+  std::map<std::pair<Cause, bool>, std::vector<std::string>> places;
   for (const Finding& finding : findings) {
-    places[finding.cause].push_back(finding.where);
-    const auto same = std::ranges::find(merged, finding.cause, &Finding::cause);
+    places[key_of(finding)].push_back(finding.where);
+    const auto same = std::ranges::find(merged, key_of(finding), key_of);
     if (same == merged.end()) {
       merged.push_back(finding);
     } else {
@@ -38,7 +43,7 @@ std::vector<Finding> merge(const std::vector<Finding>& findings) {
     }
   }
   for (Finding& finding : merged) {
-    const std::vector<std::string>& all = places[finding.cause];
+    const std::vector<std::string> all = places[key_of(finding)];
     finding.where = all.front();
     for (std::size_t i = 1; i < std::min(all.size(), kNamed); ++i) finding.where += ", " + all[i];
     if (all.size() > kNamed) finding.where += fmt::format(" and {} more", all.size() - kNamed);
@@ -136,14 +141,17 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   // Else all wait for a slow one, or for the network most of all.
   if (all_alike && (!job.worth(job.exposed) || job.exposed < kMostExposed * job.iteration)) {
     const double shown = job.iteration - job.exposed;
-    all.findings.push_back(
-        {Cause::kComputation, job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,
-         "all ranks",
-         fmt::format("the ranks wait for tensors for {:.0f} % of an iteration", 100 * job.exposed / job.iteration),
-         "faster processors, or more of them: the network is no bottleneck"});
+    all.findings.push_back({Cause::kComputation,
+                            job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,
+                            kAllRanks,
+                            fmt::format("the rank that waits least waits for tensors for {:.0f} % of an iteration",
+                                        100 * job.exposed / job.iteration),
+                            "faster processors, or more of them: the network is no bottleneck"});
   }
   all.findings = merge(all.findings);
-  std::ranges::stable_sort(all.findings, [](const Finding& a, const Finding& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(all.findings, [](const Finding& a, const Finding& b) {
+    return a.confidence != b.confidence ? a.confidence > b.confidence : a.seconds > b.seconds;
+  });
   return all;
 }
 

@@ -45,6 +45,9 @@ constexpr std::string_view confidence_name(Confidence confidence) {
   return kConfidenceNames[static_cast<std::size_t>(confidence)];
 }
 
+// Where a finding is that holds for every rank.
+inline constexpr const char* kAllRanks = "all ranks";
+
 struct Finding {
   Cause cause{};
   Confidence confidence{};
@@ -75,7 +78,7 @@ struct Explanation {
   double exposed = 0;             // of an iteration in which even the rank that waits least waits for operations
   double efficiency = 0;          // share of an iteration in which the rank that computes longest computes
   std::vector<RankLag> ranks;     // the latest first
-  std::vector<Finding> findings;  // what costs most first; never empty
+  std::vector<Finding> findings;  // the surest first, of equally sure ones what costs most; never empty
 };
 
 // The error of a job that stands still, with a host of it that is silent and why: it may be the cause.

@@ -339,12 +339,12 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   find_small_tensors(job, fullest, findings);
   find_staging(job, findings);
   if (findings->size() > before) return;
-  findings->push_back(
-      {Cause::kNetwork, Confidence::kPossible, job.exposed, "the network, or the daemons",
-       fmt::format(
-           "all ranks wait for tensors for {:.1f} ms of an iteration; the fullest link carries {:.0f} % of its speed",
-           job.exposed * 1e3, 100 * fullest),
-       "tensorlane verify, tensorlane bench and a timeline say more"});
+  findings->push_back({Cause::kNetwork, Confidence::kPossible, job.exposed, "the network, or the daemons",
+                       fmt::format("the rank that waits least waits for tensors for {:.1f} ms of an iteration; the "
+                                   "fullest link carries {:.0f} % "
+                                   "of its speed",
+                                   job.exposed * 1e3, 100 * fullest),
+                       "tensorlane verify, tensorlane bench and a timeline say more"});
 }
 
 }  // namespace tensorlane::explain

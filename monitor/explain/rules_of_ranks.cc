@@ -63,8 +63,8 @@ void find_short_cpus(const Job& job, std::vector<Finding>* findings) {
   const double waits = job.median_of(&RankShare::runnable);
   if (job.worth(waits) && waits > kShortOfCpu * job.iteration) {
     findings->push_back(
-        {Cause::kNoCpu, Confidence::kLikely, waits, "all ranks",
-         fmt::format("they are ready to run, without a CPU, for {:.1f} ms of an iteration", waits * 1e3),
+        {Cause::kNoCpu, Confidence::kLikely, waits, kAllRanks,
+         fmt::format("the median rank is ready to run, without a CPU, for {:.1f} ms of an iteration", waits * 1e3),
          "run fewer threads a host (OMP_NUM_THREADS), or use more cores"});
   }
   for (const HostTimes& host : *job.hosts) {

@@ -223,8 +223,9 @@ std::optional<std::pair<Scene, const char*>> without(const Finding& finding, con
       return std::pair(scene, "these ranks no slower than the others");
     case Cause::kNoCpu:
       // All ranks lack processors, or those that are named.
-      scene.computing = finding.places.front() == "all ranks" ? std::max(scene.computing - finding.seconds, 0.0)
-                                                              : computing_without(finding, all, usual_computing(all));
+      scene.computing = finding.places.front() == explain::kAllRanks
+                            ? std::max(scene.computing - finding.seconds, 0.0)
+                            : computing_without(finding, all, usual_computing(all));
       return std::pair(scene, "a processor for every rank that is ready");
     case Cause::kFullLink:
       scene.speed *= 2;

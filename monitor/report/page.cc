@@ -136,7 +136,7 @@ std::string page_html(const Figures& figures, const std::string& made) {
       title, kStyle, escaped(made), seconds_text(figures.seconds));
   html += tile(seconds_html(all.iteration), "an iteration");
   html += tile(number_html(all.iterations), "iterations seen");
-  html += tile(seconds_html(all.exposed), "of an iteration even the last rank waits for tensors");
+  html += tile(seconds_html(all.exposed), "of an iteration even the rank that waits least waits for tensors");
   html += tile(share_html(all.efficiency), "of it is computation");
   html += tile(number_html(static_cast<double>(figures.hosts)), figures.hosts == 1 ? "host" : "hosts");
   html += "</div>\n" + silent_html(figures) + findings_html(figures) + times_html(figures) + classes_html(figures) +

@@ -64,8 +64,10 @@ std::string remark_of(const json& job) {
   if (const std::string awaited = answers::text(job, "waiting_for"); !awaited.empty()) return "waits for " + awaited;
   std::string remark;
   answers::each(job, "late", [&](const json& late) {
-    if (remark.empty() && answers::number(late, "rank"))
-      remark = fmt::format("late: rank {:.0f}", *answers::number(late, "rank"));
+    const auto rank = answers::number(late, "rank");
+    if (!remark.empty() || !rank || *rank < 0 || *rank > 4e9) return;
+    remark = "late: " + explain::rank_name(static_cast<std::uint32_t>(*rank), answers::text(late, "host"));
+    if (const std::string what = answers::text(late, "what"); !what.empty()) remark += " with " + what;
   });
   answers::each(job, "standing", [&](const json& standing) {
     if (remark.empty()) remark = answers::text(standing, "state") + ": " + answers::text(standing, "what");

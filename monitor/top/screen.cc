@@ -76,6 +76,18 @@ std::string summary_of(const Picture& picture, std::size_t columns) {
   return text;
 }
 
+// Of whom the figures of a view are.
+std::string scope_of(const Picture& picture, View view, const std::string& job) {
+  if (view == View::kJobs)
+    return fmt::format("hosts, ranks and tensors of the whole job; other figures of host {} alone", picture.host);
+  const std::string hosts = picture.hosts == 1 ? fmt::format("host {} alone", picture.host)
+                            : picture.silent == 0
+                                ? fmt::format("all {} hosts", picture.hosts)
+                                : fmt::format("{} of {} hosts", picture.hosts - picture.silent, picture.hosts);
+  const std::string all = fmt::format("{}, {}", picture.job.empty() ? "all jobs" : "job " + job, hosts);
+  return view == View::kRails ? all + "; OUT, IN and USE of whatever the NIC carries" : all;
+}
+
 }  // namespace
 
 Screen::Screen(std::string job, bool utf8) : utf8_(utf8), job_(std::move(job)) {
@@ -231,11 +243,19 @@ void Screen::leave() {
   selected_[static_cast<std::size_t>(view_)] = step.row;
 }
 
+// What is looked at may be an id: its name is in the row of the job, also before its hosts have answered.
+std::string Screen::job_name() const {
+  if (picture_.asked == job_ && !picture_.job_name.empty()) return picture_.job_name;
+  const Table& jobs = picture_.tables[static_cast<std::size_t>(View::kJobs)];
+  const std::size_t name = jobs.column("job");
+  const auto row = std::ranges::find(jobs.rows, job_, &Row::key);
+  const std::string* found = row == jobs.rows.end() ? nullptr : std::get_if<std::string>(&row->cells.at(name));
+  return found == nullptr || found->empty() ? job_ : *found;
+}
+
 std::string Screen::where() const {
   std::string text;
-  if (!job_.empty()) {
-    text = "job " + (picture_.asked == job_ && !picture_.job_name.empty() ? picture_.job_name : job_);
-  }
+  if (!job_.empty()) text = "job " + job_name();
   if (!host_.empty()) text += (text.empty() ? "host " : ", host ") + host_;
   if (!class_.empty()) text += ", class " + class_;
   return text;
@@ -387,7 +407,10 @@ std::vector<std::string> plain_lines(const Picture& picture, std::size_t columns
     sort_rows(&table, sorting);
     const Layout layout = lay_out(table, columns, utf8, sorting);
     add({});
-    add({{std::string(kViewNames[v])}});
+    for (const std::string& line :
+         wrapped(clean(fmt::format("{} ({})", kViewNames[v], scope_of(picture, static_cast<View>(v), name)), utf8),
+                 columns))
+      add({{line}});
     add(head_line(table, layout, utf8, {}));
     for (std::size_t r = 0; r < std::min(rows, table.rows.size()); ++r)
       add(row_line(table, table.rows[r], layout, utf8, false));

@@ -63,6 +63,7 @@ class Screen {
   std::vector<Line> help(Size size);
   std::string problem_of() const;
   std::string hint_of(const Table& table) const;
+  std::string job_name() const;
   std::string where() const;
 
   const bool utf8_;

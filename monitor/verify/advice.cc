@@ -1,5 +1,6 @@
 #include "monitor/verify/advice.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -117,6 +118,18 @@ std::string show_command(const Device& device, Topic topic, const Topology& topo
     return text;
   }
   return "";
+}
+
+std::vector<std::pair<std::string, std::string>> by_text(const std::vector<std::pair<std::string, std::string>>& said) {
+  std::vector<std::pair<std::string, std::string>> once;
+  for (const auto& [name, text] : said) {
+    const auto same = std::ranges::find(once, text, &std::pair<std::string, std::string>::second);
+    if (same == once.end())
+      once.emplace_back(name, text);
+    else
+      same->first += ", " + name;
+  }
+  return once;
 }
 
 }  // namespace tensorlane::verify

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/fabric/network.h"
 #include "monitor/verify/blame.h"
@@ -36,5 +38,9 @@ std::string joined(const Texts& texts, std::string_view between = "; ") {
   }
   return all;
 }
+
+// What is said of several alike is said once: names with their texts, in the order of the first ones, as "a, b" and the
+// text of both.
+std::vector<std::pair<std::string, std::string>> by_text(const std::vector<std::pair<std::string, std::string>>& said);
 
 }  // namespace tensorlane::verify

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct HostFacts {
   std::vector<Override> overrides;  // device-wide traffic classes
   // What its daemon marks flows with, most urgent first; unset: no daemon was asked, or it has not said.
   std::optional<std::vector<ProbedClass>> in_force;
+  // What its daemon's flows may go over, by rail: "tcp", "dpdk". Empty: it has not said.
+  std::vector<std::set<std::string>> transports;
   std::map<std::string, std::string> environment;  // by which other libraries mark their traffic
 };
 
@@ -67,6 +70,7 @@ struct Estimate {
 struct LoadFact {
   std::size_t high = 0, low = 0;                    // classes
   std::size_t high_from = 0, low_from = 0, to = 0;  // hosts
+  std::size_t rail = 0;
   std::string node, peer;  // where they meet: a switch and what its port leads to; empty: not known
   bool ipv6 = false;
   std::string error;                     // why there is no measurement

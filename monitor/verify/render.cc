@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "monitor/verify/advice.h"
+
 namespace tensorlane::verify {
 namespace {
 
@@ -80,8 +82,8 @@ json overtaking_json(const Overtaking& verdict) {
           {"text", verdict.text},
           {"node", fact.node},
           {"peer", fact.peer},
-          {"high_class", fact.high},
-          {"low_class", fact.low},
+          {"high_class", verdict.high},
+          {"low_class", verdict.low},
           {"family", fact.ipv6 ? 6 : 4},
           {"share", estimate_json(fact.share)},
           {"delay_alone_us", estimate_json(fact.delay_alone_us)},
@@ -146,10 +148,12 @@ std::string to_text(const Report& report, bool all) {
     text += fmt::format("  {}\n  likely: {}\n", finding.what, finding.cause);
     if (!finding.command.empty()) text += fmt::format("  look, on {}: {}\n", finding.device, finding.command);
   }
+  std::vector<std::pair<std::string, std::string>> hosts;
   for (const HostVerdict& host : report.hosts)
     if (host.outcome != Outcome::kPassed || all)
-      text += fmt::format("host {}: {}{}{}\n", host.name, outcome_name(host.outcome), host.text.empty() ? "" : ": ",
-                          host.text);
+      hosts.emplace_back(host.name, outcome_name(host.outcome) + (host.text.empty() ? "" : ": " + host.text));
+  for (const auto& [names, verdict] : by_text(hosts))
+    text += fmt::format("host{} {}: {}\n", names.find(", ") == names.npos ? "" : "s", names, verdict);
   text += fmt::format("marks, for each direction, family and class: {}\n", counted(report));
   for (const ClassVerdict& verdict : report.classes)
     if (verdict.dscp != Outcome::kPassed || verdict.pcp == Outcome::kFailed || all)

@@ -31,6 +31,23 @@ std::string no_arrival(const FlowFact& flow) {
   return "no connection in time";
 }
 
+// Whether the data of two hosts goes over DPDK, of which probes see nothing: kOnly, or where daemons choose what is
+// faster kAlso.
+enum class Dpdk { kNo, kAlso, kOnly };
+
+Dpdk dpdk_between(const Observations& seen, std::size_t a, std::size_t b, std::size_t rail) {
+  const auto& one = seen.hosts[a].transports;
+  const auto& other = seen.hosts[b].transports;
+  if (rail >= one.size() || rail >= other.size()) return Dpdk::kNo;
+  const auto both = [&](const char* name) { return one[rail].contains(name) && other[rail].contains(name); };
+  if (!both("dpdk")) return Dpdk::kNo;
+  return both("tcp") || both("rdma") ? Dpdk::kAlso : Dpdk::kOnly;
+}
+
+constexpr const char* kOnlyDpdk =
+    "its data goes over DPDK, whose addresses and port the probes do not take (over those of TCP they passed): set "
+    "`transport: tcp` on both hosts to test the network with them, or see what switches count for each class";
+
 ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>& flows, bool pair_reached) {
   const FlowFact& first = *flows.front();
   const ProbedClass& cls = seen.classes[first.cls];
@@ -58,6 +75,8 @@ ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>&
     texts.push_back(fmt::format("{} of {} connections did not come about", flows.size() - arrived, flows.size()));
   if (!wrong.empty() || is_lost)
     verdict.dscp = Outcome::kFailed;
+  else if (told > 0 && dpdk_between(seen, first.from, first.to, first.rail) == Dpdk::kOnly)
+    texts.emplace_back(kOnlyDpdk);
   else if (told > 0)
     verdict.dscp = Outcome::kPassed;
   else
@@ -119,13 +138,20 @@ bool queue_formed(const LoadFact& fact) {
 }
 
 Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
-  Overtaking verdict{fact, Outcome::kUntested, {}};
-  const std::string pair = fmt::format("{} over {}", seen.classes[fact.high].name, seen.classes[fact.low].name);
+  Overtaking verdict{fact, seen.classes[fact.high].name, seen.classes[fact.low].name, Outcome::kUntested, {}};
+  const std::string pair = fmt::format("{} over {}", verdict.high, verdict.low);
   if (!fact.error.empty()) {
     verdict.text = fmt::format("{}: {}", pair, fact.error);
     return verdict;
   }
   verdict.outcome = judge_measurement(fact);
+  const bool unseen = dpdk_between(seen, fact.high_from, fact.to, fact.rail) == Dpdk::kOnly ||
+                      dpdk_between(seen, fact.low_from, fact.to, fact.rail) == Dpdk::kOnly;
+  if (verdict.outcome == Outcome::kPassed && unseen) {
+    verdict.outcome = Outcome::kUntested;
+    verdict.text = fmt::format("{}: {}", pair, kOnlyDpdk);
+    return verdict;
+  }
   const auto took = [](const Estimate& delay) {
     return fmt::format("{:.2f} ms ({:.2f} to {:.2f})", delay.value / 1e3, delay.low / 1e3, delay.high / 1e3);
   };
@@ -221,7 +247,22 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   return verdict;
 }
 
+// Where daemons choose between DPDK and another transport, what was tested is what can be tested.
+void note_both_ways(const Observations& seen, Report& report) {
+  std::set<std::pair<std::size_t, std::size_t>> pairs;
+  for (const FlowFact& flow : seen.flows)
+    if (dpdk_between(seen, flow.from, flow.to, flow.rail) == Dpdk::kAlso) pairs.insert(std::minmax(flow.from, flow.to));
+  if (pairs.empty()) return;
+  const auto& [a, b] = *pairs.begin();
+  report.notes.push_back(
+      fmt::format("data between {} and {}{} goes over DPDK or another transport, whichever is faster (`tensorlane "
+                  "status` says which): only the ports of TCP were tested",
+                  seen.hosts[a].name, seen.hosts[b].name,
+                  pairs.size() > 1 ? fmt::format(" and {} other pairs", pairs.size() - 1) : ""));
+}
+
 void add_notes(const Observations& seen, Report& report) {
+  note_both_ways(seen, report);
   for (const HostFacts& host : seen.hosts) {
     if (!host.error.empty()) continue;
     if (!host.sees_hops)

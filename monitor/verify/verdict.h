@@ -57,6 +57,7 @@ struct Coverage {
 // Whether one class overtakes another one where two senders meet.
 struct Overtaking {
   LoadFact fact;
+  std::string high, low;  // names of its classes
   Outcome outcome = Outcome::kUntested;
   std::string text;
 };

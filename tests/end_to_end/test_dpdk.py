@@ -4,6 +4,7 @@ bulk of others at a port that is full, and a host without such a port goes on ov
     test_dpdk.py BUILD"""
 
 import collections
+import json
 import os
 import re
 import subprocess
@@ -42,9 +43,20 @@ def check_status(daemons):
     expect(port["mac"] in text and "neighbours: asked" in text and "no dpdk" not in text, text)
 
 
+def check_verify(daemons, outcome):
+    """`verify` probes the ports of TCP, and does not call that a test of what goes over DPDK."""
+    command = [os.path.join(BIN, "tensorlane"), "verify", "--socket", daemons.socket("h0"), "--beside-jobs", "--family", "4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    expect(done.stdout, done.stderr)
+    marks = json.loads(done.stdout)["marks"]
+    expect(marks and {mark["dscp"] for mark in marks} == {outcome}, done.stdout)
+    expect(all("goes over DPDK" in mark["text"] for mark in marks) == (outcome == "untested") and done.returncode == (outcome == "untested"), done.stdout)
+
+
 def check_sums_and_tags(lab):
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "tcp"}) as daemons:
         over_tcp = [sums(daemons, f"tcp{size}", size)[1] for size in (4, 4096, 1 << 20)]
+        check_verify(daemons, "passed")
     with Daemons(3, lab=lab, dpdk=HOSTS, settings={"transport": "dpdk", "metrics": "127.0.0.1:0"}) as daemons:
         with Capture(lab, "h1", daemons.device("h1"), f"udp port {PORT} and src host {daemons.dpdk_address('h1')}", "out") as capture:
             over_dpdk = [sums(daemons, f"dpdk{size}", size, urgency=urgency)[1] for size, urgency in ((4, "0.9"), (4096, "0.1"), (1 << 20, "0.9"))]
@@ -53,6 +65,7 @@ def check_sums_and_tags(lab):
         expect(rail["transport"] == "dpdk" and "af_packet" in rail["device"], rail)
         expect(chosen(daemons, "h0") == {"h1": "dpdk", "h2": "dpdk"}, chosen(daemons, "h0"))
         check_status(daemons)
+        check_verify(daemons, "untested")
     seen = collections.Counter(packet.frame[15] for packet in capture.packets)
     print(f"packets of h1 by TOS: {dict(seen)}", flush=True)
     expect({tos >> 2 for tos in seen} == {URGENT, BULK, CONTROL} and all(tos & 3 == 2 for tos in seen), f"packets with other tags than those of the classes, or not ECT(0): {seen}")

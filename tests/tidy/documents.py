@@ -69,6 +69,23 @@ def check_explained(tree):
     return findings
 
 
+# Why a port drops packets, as metrics name it, and the page that tells operators what to do.
+_DROPS, _DROPS_PAGE = "daemon/transport/dpdk/port/packet_port.cc", "daemon/transport/dpdk/README.md"
+
+
+def check_drops(tree):
+    names = re.search(r"char\* drop_name\(.*?kNames = \{(.*?)\};", tree.files.get(_DROPS, ""), re.DOTALL)
+    if names is None:
+        return [f"{_DROPS}:1: drop_name() lists no names"] if _DROPS in tree.files else []
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", tree.files.get(_DROPS_PAGE, ""), re.MULTILINE)
+    return [f"{_DROPS_PAGE}:1: say what the reason {name} means and what to do about it" for name in re.findall(r'"(\w+)"', names[1]) if name not in rows]
+
+
+def _drops(*rows):
+    code = 'const char* drop_name(Drop drop) {\n  static constexpr std::array<const char*, 2> kNames = {"short",\n "own"};\n'
+    return {_DROPS: code, _DROPS_PAGE: "".join(row + "\n" for row in rows)}
+
+
 def _readme(*lines):
     return {"README.md": "# x\n\n```sh\n" + "\n".join(lines) + "\n```\n"}
 
@@ -93,5 +110,12 @@ RULES = [
         check_explained,
         bad=[{"daemon/lane/lane.h": ""}, {"daemon/lane/lane.h": "", "daemon/lane/README.md": "lane\n"}],
         good=[{"daemon/lane/lane.h": "", "daemon/lane/README.md": "The loop that hosts engines and carries out what they decide.\n"}, {"common/base/a.h": ""}],
+    ),
+    Rule(
+        "drops_explained",
+        "each reason for which a packet port drops packets is explained to operators",
+        check_drops,
+        bad=[{_DROPS: "nothing"}, _drops("| `short` | a frame | nothing |"), _drops("| `short` | a frame | nothing |", "| `own` | |")],
+        good=[_drops("| `short` | a frame | nothing |", "| `own` | an own frame | look |"), {"a.cc": ""}],
     ),
 ]

@@ -152,6 +152,15 @@ def check_clean(folder, fabric):
     example.write_text("hosts:\n  - {name: h0, addresses: {tcp: 10.0.0.1}}\nswitches:\n  - {name: leaf1}\nlinks:\n  - {from: h0, to: leaf1, speed: 100 Gbit/s}\nclasses: greenfield\n")
     notes = json.loads(run(root, {}, "--fabric", example, "--host", "h0", "--json").stdout)["findings"]
     assert [f["severity"] for f in notes if f["place"] == str(example)] == ["note"] and len(notes) == 2, notes
+    # Nor of cables: a note, and all the rest is looked at.
+    bare = folder / "bare.yaml"
+    bare.write_text(FABRIC.replace(", cable: 3 m", ""))
+    write(folder / "bare", healthy())
+    notes = json.loads(run(folder / "bare", {}, "--fabric", bare, "--host", "h0", "--json").stdout)["findings"]
+    assert [(f["severity"], "no cable length" in f["message"]) for f in notes] == [("note", True)], notes
+    write(folder / "bare", {QOS: mlnx_qos(pfc=(3,))})
+    found = json.loads(run(folder / "bare", {}, "--fabric", bare, "--host", "h0", "--json").stdout)["findings"]
+    assert sorted(f["severity"] for f in found) == ["error", "note"], found
     # The daemon's limit counts, and only where something is locked.
     write(root, {"proc/5/limits": "Max locked memory  8388608  8388608  bytes"})
     assert ("L10", "Max locked memory") in rules(), rules()

@@ -50,7 +50,7 @@ FAULTS = [
     (ON_PCI, {LIMITS: "Max locked memory  8388608  8388608  bytes"}, "error", "P1", "/proc/5/limits", "8388608 bytes", "LimitMEMLOCK"),
     (XDP, {LIMITS: "Max locked memory  8388608  8388608  bytes"}, "error", "P1", "/proc/5/limits", "8388608 bytes", "LimitMEMLOCK"),
     (ON_PCI, {f"{HUGE}/nr_hugepages": "0", f"{HUGE}/free_hugepages": "0"}, "error", "P1", "hugepages", "no huge pages", "nr_hugepages"),
-    (PACKET, {f"{HUGE}/nr_hugepages": "0"}, "note", "P1", "hugepages", "no huge pages", "nr_hugepages"),
+    (PACKET, {f"{HUGE}/nr_hugepages": "0"}, "note", "P1", "hugepages", "the daemon starts DPDK with --no-huge", "or say --no-huge in `eal`"),
     (PACKET.replace("]}", "], eal: ['--in-memory']}"), {f"{HUGE}/nr_hugepages": "0"}, "error", "P1", "hugepages", "asks for huge pages", "nr_hugepages"),
     (PACKET, {f"{HUGE}/free_hugepages": "0", "proc/5/comm": "other"}, "error", "P1", "hugepages", "all 256 huge pages are in use", "nr_hugepages"),
     (ON_PCI.replace("eal: [", "eal: ['--no-huge', "), {f"{HUGE}/nr_hugepages": "0"}, "warning", "P1", "daemon.yaml", "--no-huge", "nr_hugepages"),

@@ -34,6 +34,9 @@ def refusals():
                              (("-n", "1", "--timeline", "/proc/no/folder", "--", "true"), "cannot write to the folder")):
         said = run(*arguments, status=1 if "no lab" in words else 2)
         assert words in said, f"{arguments}: {said}"
+    said = run("-n", "1", "--set", "foo=bar", "--", "true", status=2).splitlines()
+    assert "tensorlane: the last lines of the log of host h0's daemon:" in said and any(line.startswith("  ") and "unknown key 'foo'" in line for line in said), said
+    assert said[-1] == "tensorlane: error: its daemon did not start: host h0: mend what its log says, above", said
 
 
 def files(folder):

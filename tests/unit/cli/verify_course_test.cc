@@ -19,7 +19,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Host i has the addresses 10.0.0.i and fd00::i on one interface. The last one is alone at the right leaf, the others
+// Host i has the addresses 10.0.0.i and fd00::i on one interface, and 10.0.1.i on another one, where flows have source
+// ports from 41000 on and else from 40000 on. The last one is alone at the right leaf, the others
 // are at the left one, and between the leaves are two spines. Flows arrive as they were sent unless a test says
 // something else.
 class MadeUpHosts final : public ProbeHands {
@@ -31,6 +32,10 @@ class MadeUpHosts final : public ProbeHands {
     std::vector<Result<ProbeLines>> answers;
     for (std::size_t host = 0; host < hosts_; ++host) {
       ProbeLines lines;
+      if (!refuses.ok()) {
+        answers.emplace_back(refuses);
+        continue;
+      }
       for (const json& command : commands[host]) {
         asked[host].push_back(command);
         answer(host, command, lines);
@@ -56,12 +61,20 @@ class MadeUpHosts final : public ProbeHands {
     return flow["dscp"].get<int>();
   };
   std::function<json(const json& burst)> loads;
+  Status refuses;          // what all hosts answer, where it is an error
+  json says_of_itself;     // each host's daemon, before its probe
   std::vector<json> lies;  // that the last host adds to its arrivals
+
+  // Of its rail.
+  static std::size_t first_port(const json& flow) {
+    return flow["address"].get<std::string>().starts_with("10.0.1.") ? 41000 : 40000;
+  }
 
  private:
   void answer(std::size_t host, const json& command, ProbeLines& lines) {
     const std::string kind = command["do"];
     if (kind == "describe") {
+      if (!says_of_itself.is_null()) lines.push_back(says_of_itself);
       const std::string number = std::to_string(host + 1);
       json addresses = json::array({{{"interface", "eth0"}, {"address", "10.0.0." + number}, {"family", 4}},
                                     {{"interface", "eth0"}, {"address", "fd00::" + number}, {"family", 6}}});
@@ -88,7 +101,7 @@ class MadeUpHosts final : public ProbeHands {
     return {{"kind", "arrival"},
             {"id", flow["id"].get<std::size_t>() + i},
             {"outcome", "arrived"},
-            {"source_port", again ? flow["source_port"].get<std::size_t>() : 40000 + i},
+            {"source_port", again ? flow["source_port"].get<std::size_t>() : first_port(flow) + i},
             {"own_dscp", flow["dscp"]},
             {"dscp", arrives(host, flow, again)},
             {"hop_limit", 64 - way(host, flow).size()}};
@@ -164,6 +177,24 @@ TEST(Course, AHostSaysNothingOfFlowsOfOthers) {
   for (const verify::FlowFact& flow : seen_by(options_of(2), hosts).flows) EXPECT_TRUE(flow.arrived()) << flow.from;
 }
 
+TEST(Course, WhyAllHostsRefuseIsSaidOnce) {
+  MadeUpHosts hosts(3);
+  hosts.refuses = Status(Code::kUnavailable, "a job runs on this host", "tensorlane verify", "wait");
+  const auto seen = run_verify(options_of(3), hosts, {});
+  ASSERT_FALSE(seen.ok());
+  EXPECT_EQ(seen.status().where(), "a, b, c: " + hosts.refuses.to_string());
+}
+
+// What a daemon says of its rails is kept, and what is no list of names is nothing.
+TEST(Course, DaemonsSayWhatTheirFlowsGoOver) {
+  MadeUpHosts hosts(2);
+  hosts.says_of_itself = {{"kind", "daemon"}, {"transports", {{"dpdk"}, {"dpdk", "tcp", 3}, 7, "tcp"}}};
+  const verify::Observations seen = seen_by(options_of(2), hosts);
+  for (const verify::HostFacts& host : seen.hosts)
+    EXPECT_THAT(host.transports,
+                ElementsAre(ElementsAre("dpdk"), ElementsAre("dpdk", "tcp"), IsEmpty(), ElementsAre("tcp")));
+}
+
 TEST(Course, ARailHasAnAddressOfEachFamilyWhicheverTheFileNames) {
   for (const bool names_ipv6 : {false, true}) {
     MadeUpHosts hosts(2);
@@ -180,13 +211,14 @@ TEST(Course, ARailHasAnAddressOfEachFamilyWhicheverTheFileNames) {
   }
 }
 
-verify::Topology topology_of(const std::string& switches, const std::string& links) {
-  return verify::Topology(fabric::parse("hosts:\n"
-                                        "  - {name: a, addresses: {tcp: 10.0.0.1}}\n"
-                                        "  - {name: b, addresses: {tcp: 10.0.0.2}}\n"
-                                        "  - {name: c, addresses: {tcp: 10.0.0.3}}\n"
-                                        "switches: [" +
-                                            switches + "]\nlinks: [" + links + "]\n",
+verify::Topology topology_of(const std::string& switches, const std::string& links, int rails = 1) {
+  std::string hosts;
+  for (int i = 1; i <= 3; ++i) {
+    std::string addresses = "10.0.0." + std::to_string(i);
+    if (rails == 2) addresses += ", 10.0.1." + std::to_string(i);
+    hosts += std::string("  - {name: ") + "?abc"[i] + ", addresses: {tcp: [" + addresses + "]}}\n";
+  }
+  return verify::Topology(fabric::parse("hosts:\n" + hosts + "switches: [" + switches + "]\nlinks: [" + links + "]\n",
                                         "fabric.yaml", fabric::Keys::kOptional)
                               .value());
 }
@@ -331,6 +363,36 @@ TEST(Load, BurstsLeaveFromPortsOfTheirFamilyWhoseWayMeetsTheOther) {
       EXPECT_EQ(port.get<int>() % 2 == 0, (load.peer == "spine0") != load.ipv6) << load.peer << ": " << bulk[i];
   }
   EXPECT_EQ(met, 4U);  // each spine, over each family
+}
+
+TEST(Load, BurstsLeaveFromPortsOfTheirRail) {
+  std::string links =
+      "{from: leaf0, to: spine0, speed: 100G}, {from: leaf0, to: spine1, speed: 100G}, "
+      "{from: spine0, to: leaf1, speed: 100G}, {from: spine1, to: leaf1, speed: 100G}";
+  for (const char* link : {"a, to: leaf0", "b, to: leaf0", "c, to: leaf1"})
+    for (int rail = 0; rail < 2; ++rail) links += std::string(", {from: ") + link + ", speed: 100G}";
+  const auto topology = topology_of(
+      "{name: leaf0, addresses: [10.1.0.1]}, {name: spine0, addresses: [10.1.0.2]}, "
+      "{name: spine1, addresses: [10.1.0.3]}, {name: leaf1, addresses: [10.1.0.4]}",
+      links, 2);
+  MadeUpHosts hosts(3);
+  VerifyOptions options = options_of(3);
+  options.load = true;
+  for (std::size_t i = 0; i < 3; ++i) options.hosts[i].addresses.push_back("10.0.1." + std::to_string(i + 1));
+  std::set<std::size_t> rails;
+  hosts.loads = [&](const json& burst) {
+    const std::size_t first = MadeUpHosts::first_port(burst);
+    for (const json& port : burst["source_ports"]) {
+      if (port == 0) continue;  // whichever the kernel takes, where there is one way
+      rails.insert(first);
+      EXPECT_TRUE(port >= first && port < first + 1000) << burst;
+    }
+    return burst_seen(burst);
+  };
+  std::set<std::size_t> measured;
+  for (const verify::LoadFact& load : seen_by(options, hosts, topology).loads) measured.insert(load.rail);
+  EXPECT_THAT(rails, ElementsAre(40000, 41000)) << "both rails have ports that were chosen";
+  EXPECT_THAT(measured, ElementsAre(0, 1));
 }
 
 TEST(Load, SendersMeetOnlyWhereBothTogetherBringMoreThanThePortCarries) {

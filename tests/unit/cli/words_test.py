@@ -1,9 +1,13 @@
 """What the commands say of mistakes, each in its own words. usage: words_test.py TENSORLANE TENSORLANE_SWITCH TENSORLANE_EXAMPLE_ALLREDUCE"""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+
+from fake_daemon import FakeDaemon
 
 TENSORLANE, SWITCH, EXAMPLE = map(os.path.abspath, sys.argv[1:4])
 
@@ -39,6 +43,19 @@ def hosts_that_are_none(folder):
     assert done.returncode == 2 and "no host 'hh1'" in done.stderr and "did you mean 'h1'" in done.stderr, done
     done = subprocess.run([TENSORLANE, "verify", "--fabric", fabric, "--hosts", "hh1,h1"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "no host 'hh1'" in done.stderr, done
+
+
+def fabric_file_of_the_daemon(folder):
+    """`verify` without a file takes the one that the daemon has, and says which; where nobody says, it says what to do."""
+    path, socket = os.path.join(folder, "daemons.yaml"), os.path.join(folder, "fabric.sock")
+    with open(path, "w") as file:
+        file.write("hosts: [{name: h0, addresses: {tcp: 127.0.0.1}}, {name: h1, addresses: {tcp: 127.0.0.2}}]\n")
+    for status, words in ((None, "cannot be asked for its own"), ("[]", "does not say which fabric file it has"), (json.dumps({"fabric": {"path": path}}), "no host 'h9'")):
+        command = [TENSORLANE, "verify", "--socket", socket, "--hosts", "h0,h9"]
+        with FakeDaemon(socket, lambda text=status: text, lambda question: None) if status else contextlib.nullcontext():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and words in done.stderr, done
+        assert "--fabric" in done.stderr if words != "no host 'h9'" else f"tensorlane: fabric file {path}, which this host's daemon has read\n" in done.stderr, done
 
 
 def output_that_goes_nowhere():
@@ -84,6 +101,7 @@ def main():
     words_of_the_commands()
     with tempfile.TemporaryDirectory() as folder:
         hosts_that_are_none(os.path.realpath(folder))
+        fabric_file_of_the_daemon(os.path.realpath(folder))
         output_that_goes_nowhere()
         output_files_that_cannot_be(folder)
         files_that_are_none(folder)

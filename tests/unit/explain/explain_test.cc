@@ -227,6 +227,47 @@ TEST(Explain, NamesBothOfTwoCausesOrTheLarger) {
   }
 }
 
+// Though what is only possible could cost more.
+TEST(Explain, TheSurestCauseComesFirstAndOfEquallySureOnesTheDearest) {
+  std::mt19937_64 random(5);
+  const std::vector<Situation> all_situations = situations();
+  bool costs_less = false;
+  for (const Situation& first : all_situations) {
+    for (const Situation& second : all_situations) {
+      MadeUpJob job(5);
+      job.seed = random();
+      first.put(job, 1);
+      second.put(job, 1);
+      const Explanation all = explained(job);
+      for (std::size_t i = 1; i < all.findings.size(); ++i) {
+        const Finding &above = all.findings[i - 1], &below = all.findings[i];
+        EXPECT_GE(above.confidence, below.confidence) << text_of(all);
+        if (above.confidence == below.confidence) {
+          EXPECT_GE(above.seconds, below.seconds) << text_of(all);
+        }
+        costs_less = costs_less || above.seconds < below.seconds;
+      }
+    }
+  }
+  EXPECT_TRUE(costs_less) << "no job shows that sureness counts before time";
+}
+
+// All lack processors, and one lacks them for longer: two findings, each with the figures of its own.
+TEST(Explain, ARankAndAllRanksAreNotOnePlace) {
+  MadeUpJob job(4);
+  for (MadeUpHost& host : job.hosts) host.rank.without_cpu = 0.030;
+  job.hosts[2].rank.without_cpu = 0.060;
+  const Explanation all = explained(job);
+  std::vector<std::string> places;
+  for (const Finding& finding : all.findings) {
+    if (finding.cause != Cause::kNoCpu) continue;
+    places.push_back(finding.where);
+    EXPECT_THAT(finding.evidence, HasSubstr(finding.where == kAllRanks ? "the median rank" : "70.0 ms"))
+        << text_of(all);
+  }
+  EXPECT_THAT(places, ::testing::UnorderedElementsAre(kAllRanks, "rank 2 on host h2")) << text_of(all);
+}
+
 TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   MadeUpJob job(8);
   job.hosts[5].rank.input = 0.050;

@@ -344,6 +344,7 @@ class PlayedNetwork : public ::testing::Test {
                                [&](RailIndex, ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
                                  auto transport = std::make_unique<FakeTransport>(owner, step);
                                  transport_ = transport.get();
+                                 transports_.push_back(transport_);
                                  return std::unique_ptr<ports::Transport>(std::move(transport));
                                },
                                {},
@@ -362,11 +363,14 @@ class PlayedNetwork : public ::testing::Test {
     spec.owner = {user, spec.name};
     spec.credentials = {id, kEpoch, HostIndex(0), {}};
     spec.world_size = static_cast<std::uint32_t>(local + hosts - 1u);
+    const std::size_t rails = transports_.size();
     protocol::Plan plan;
     plan.version = 1;
+    plan.rails = static_cast<std::uint8_t>(rails);
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       const auto host = static_cast<std::uint16_t>(rank < local ? 0 : rank - local + 1);
-      if (host == spec.hosts.size()) spec.hosts.push_back({fmt::format("h{}", host), {"127.0.0.1"}, 1, {}});
+      if (host == spec.hosts.size())
+        spec.hosts.push_back({fmt::format("h{}", host), std::vector<std::string>(rails, "127.0.0.1"), 1, {}});
       spec.hosts[host].ranks.push_back(Rank(rank));
       plan.rank_hosts.push_back(HostIndex(host));
     }
@@ -395,11 +399,11 @@ class PlayedNetwork : public ::testing::Test {
     settle();
     return clients;
   }
-  // Every peer of the job is ready for the results of this tensor's first operation.
+  // Every peer of the job is ready for the results of this tensor's first operation, on each rail.
   void peers_ready(JobId id, std::uint16_t hosts, std::uint32_t tensor) {
     for (std::uint16_t peer = 1; peer < hosts; ++peer) {
       const Left frame = ready(id, HostIndex(peer), tensor);
-      transport_->announce(frame.flow, frame.header);
+      for (FakeTransport* transport : transports_) transport->announce(frame.flow, frame.header);
     }
   }
   static Left ready(JobId id, HostIndex peer, std::uint32_t tensor) {
@@ -453,7 +457,8 @@ class PlayedNetwork : public ::testing::Test {
   ports::LaneMetrics metrics_;
   SumTimeline timeline_;
   NoListener listener_;
-  FakeTransport* transport_ = nullptr;
+  std::vector<FakeTransport*> transports_;  // of each rail
+  FakeTransport* transport_ = nullptr;      // of the last one
   std::size_t jobs_ = 0;
   std::unique_ptr<Lanes> lane_;
 };

@@ -126,6 +126,33 @@ TEST_F(Sharing, UrgentBytesThatMeetBulkAreCounted) {
   lane_->stop();  // it asks `open`
 }
 
+// Bulk that waits on one rail has nothing to do with what goes over another one.
+TEST_F(Sharing, UrgentBytesMeetTheBulkOfTheirOwnRailAlone) {
+  LaneConfig config = windows(kib(700));
+  config.rails.resize(2, config.rails[0]);
+  start(config);
+  constexpr std::uint64_t kEach = 8 << 20;  // half of it on each rail
+  const auto whole = [](ClassId cls) { return tensor(Operation::kBroadcast, kEach / 4, 65536, cls); };
+  const auto urgent = add_job(JobId(1), 2, 1, {whole(kUrgent)}).front();
+  const auto bulk = add_job(JobId(2), 2, 1, {whole(kBulk)}).front();
+  for (const JobId job : {JobId(1), JobId(2)}) peers_ready(job, 2, 0);
+  settle();
+  transports_[1]->stand(JobId(2));
+  bulk->submit({{0, 0, 1}});
+  const auto sent_over_first = [&] { return metrics_.rails[0].bytes_sent[kBulk.value].value(); };
+  wait([&] { return sent_over_first() == kEach / 2; });
+  settle();
+  urgent->submit({{0, 0, 1}});
+  wait([&] { return urgent->completed().size() == 1; });
+  for (const auto& job : metrics_.job_list.all()) {
+    if (job->id != JobId(1)) continue;
+    EXPECT_EQ(job->classes[kUrgent.value].bytes_sent.value(), kEach);
+    EXPECT_EQ(job->classes[kUrgent.value].bytes_met.value(), kEach / 2);
+  }
+  transports_[1]->move(JobId(2));
+  wait([&] { return bulk->completed().size() == 1; });
+}
+
 // Nothing but the limit wakes the lane here: announcements go, later, without anything else happening.
 TEST_F(Sharing, ControlFramesAreCappedInRateAndAllGo) {
   LaneConfig config = windows(mib(1));

@@ -121,6 +121,24 @@ TEST(Predict, ANetworkThatHonoursTheClasses) {
   EXPECT_LT(would->iteration, said.all.iteration - 0.001);
 }
 
+// Each class is simulated with the operations that it has: what others send holds up the one that is bulk, and not the
+// one that is urgent. So it costs less where the urgent one has the bytes.
+TEST(Predict, EveryClassHasItsOwnOperations) {
+  const auto simulated = [](double urgent) {
+    MadeUpJob job(4);
+    job.operations = 1;  // in each class
+    job.urgent = urgent;
+    job.communication = 0.050;
+    for (auto& host : job.hosts) host.foreign_sent = host.foreign_received = 0.5;
+    const Asked said = asked(job);
+    EXPECT_GT(said.all.findings.front().amount, 0.4) << "no bulk of others was found";
+    return said.predictions.simulated.value_or(0);
+  };
+  const double urgent = simulated(0.97), bulk = simulated(0.03);
+  EXPECT_GT(bulk, 0.064) << "10 ms of computation and 54 ms of bytes at half the speed";
+  EXPECT_LT(urgent, bulk);
+}
+
 // A host's rails add up, and the slowest host counts.
 TEST(Predict, OfUnlikeLinksTheSlowestHostsCount) {
   std::vector<HostTimes> hosts = times_of(MadeUpJob(4));

@@ -148,6 +148,40 @@ TEST_F(ScreenTest, WithoutAJobViewsAreOfTheDaemonsThatWereAsked) {
   EXPECT_THAT(shown(), HasSubstr("choose a job first"));
 }
 
+// Of one table some figures are of this host alone and others of all hosts: each says whose.
+TEST_F(ScreenTest, PlainTablesSayOfWhomTheirFiguresAre) {
+  const auto printed = [](const Picture& picture) {
+    std::string text;
+    for (const std::string& line : plain_lines(picture, 120, 40, true)) text += line + "\n";
+    return text;
+  };
+  const std::string of_job = printed(picture_of(6, true)), of_all = printed(picture_of(6, false));
+  const std::string jobs = "\njobs (hosts, ranks and tensors of the whole job; other figures of host gpu00 alone)\n";
+  for (const std::string& text : {of_job, of_all}) EXPECT_THAT(text, HasSubstr(jobs));
+  for (const char* view : {"classes", "hosts", "peers", "ranks"})
+    EXPECT_THAT(of_job, HasSubstr(std::string("\n") + view + " (job train, 5 of 6 hosts)\n"));
+  EXPECT_THAT(of_job, HasSubstr("\nrails (job train, 5 of 6 hosts; OUT, IN and USE of whatever the NIC carries)\n"));
+  for (const char* view : {"classes", "hosts"})
+    EXPECT_THAT(of_all, HasSubstr(std::string("\n") + view + " (all jobs, 5 of 6 hosts)\n"));
+  Picture one = picture_of(6, false);
+  one.hosts = 1, one.silent = 0;
+  EXPECT_THAT(printed(one), HasSubstr("\nclasses (all jobs, host gpu00 alone)\n"));
+}
+
+// A job by its name and a rank with its host, as soon as they are known.
+TEST_F(ScreenTest, NamesJobsAndWhoIsLate) {
+  History history;
+  Answers answers = round_of(6, 10, false);
+  answers.local["jobs"][0]["late"] = {{{"rank", 3}, {"host", "gpu01"}, {"what", "tensor 'w'"}}};
+  history.add(std::move(answers));
+  screen.show(make_picture(history));
+  EXPECT_THAT(shown(), HasSubstr("late: rank 3 on host gpu01 with tensor 'w'"));
+  press(Key::kEnter);
+  EXPECT_EQ(screen.job(), "42");
+  EXPECT_THAT(shown(), HasSubstr("asking the hosts of the job"));
+  EXPECT_THAT(shown(), HasSubstr("job train"));
+}
+
 TEST_F(ScreenTest, SortsByTheColumnThatIsChosen) {
   shown();
   screen.show(picture_of(6, false));

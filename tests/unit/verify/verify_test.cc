@@ -252,6 +252,14 @@ TEST(Report, UntestedIsNeverPassed) {
   EXPECT_THAT(silent.findings, IsEmpty());
 }
 
+TEST(Report, SaysOnceWhatIsTrueOfSeveralHosts) {
+  OneSwitch net;
+  net.seen.hosts[0].error = net.seen.hosts[2].error = "a job runs on this host: wait";
+  net.seen.hosts[1].error = "Connection refused";
+  const std::string text = to_text(net.report(), false);
+  EXPECT_THAT(text, HasSubstr("hosts a, c: untested: a job runs on this host: wait\nhost b: untested: Connection "));
+}
+
 TEST(Report, SaysThatNothingCouldBeProbed) {
   const Report report = OneSwitch().report();
   EXPECT_EQ(report.exit_status, 1);
@@ -367,6 +375,49 @@ TEST(Overtaking, IsJudgedByItsIntervalAndOnlyWithAQueue) {
   EXPECT_EQ(report.findings[0].where, "s's port Ethernet3 towards c");
   EXPECT_THAT(report.findings[0].classes, ::testing::ElementsAre("urgent")) << "the class that is held up";
   EXPECT_EQ(report.exit_status, 1);
+}
+
+// Probes take the ports of TCP: what they find there says nothing of data that goes over DPDK.
+TEST(Report, OfDataOverDpdkNothingIsTested) {
+  const auto with = [](const std::set<std::string>& a, const std::set<std::string>& others, int arrives = 43) {
+    OneSwitch net;
+    add_all(net);
+    net.seen.flows[0].dscp = arrives;  // from a to b, urgent
+    net.add_load(0.97, 0.3, 10);       // from a and b to c
+    net.seen.hosts[0].transports = {a};
+    net.seen.hosts[1].transports = net.seen.hosts[2].transports = {others};
+    return net.report();
+  };
+  const Report only = with({"dpdk"}, {"dpdk"});
+  EXPECT_EQ(only.exit_status, 1);
+  for (const ClassVerdict& verdict : only.classes) {
+    EXPECT_EQ(verdict.dscp, Outcome::kUntested);
+    EXPECT_THAT(verdict.text, HasSubstr("its data goes over DPDK"));
+    EXPECT_THAT(verdict.text, HasSubstr("set `transport: tcp`"));
+  }
+  EXPECT_EQ(only.overtaking[0].outcome, Outcome::kUntested);
+  EXPECT_THAT(only.overtaking[0].text, HasSubstr("urgent over bulk: its data goes over DPDK"));
+  EXPECT_THAT(to_text(only, false), HasSubstr("0 passed, 0 failed, 12 untested"));
+  EXPECT_EQ(with({"dpdk"}, {"dpdk"}, 0).classes[0].dscp, Outcome::kFailed) << "what is wrong is wrong";
+
+  // What only one of two has, their data does not take.
+  EXPECT_EQ(with({"dpdk", "tcp"}, {"tcp"}).exit_status, 0);
+  EXPECT_THAT(with({"dpdk", "tcp"}, {"tcp"}).notes, ::testing::Not(::testing::Contains(HasSubstr("DPDK"))));
+  const Report both = with({"dpdk", "tcp"}, {"dpdk", "tcp"});
+  EXPECT_EQ(both.exit_status, 0);
+  EXPECT_THAT(both.notes, ::testing::Contains(::testing::AllOf(HasSubstr("data between a and b and 2 other pairs"),
+                                                               HasSubstr("only the ports of TCP were tested"))));
+}
+
+// By their names, as marks do: a number of a class depends on which classes were asked for.
+TEST(Overtaking, NamesItsClassesForPrograms) {
+  OneSwitch net;
+  add_all(net);
+  net.add_load(0.97, 0.3, 10);
+  const auto said = nlohmann::json::parse(to_json(net.report()))["overtaking"];
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0]["high_class"], "urgent");
+  EXPECT_EQ(said[0]["low_class"], "bulk");
 }
 
 TEST(Overtaking, ThatWasAskedForAndNotSeenIsNoSuccess) {

@@ -99,7 +99,9 @@ TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
                             "echo '{\"kind\": null}'; echo rubbish; echo '[]'; echo '{\"kind\": \"done\"}'; done\n";
   ASSERT_EQ(chmod(program.c_str(), 0700), 0);
   ports::ProbeTokens tokens;
-  Probing probing({program, [] { return false; }, &tokens, fabric::preset(fabric::Preset::kGreenfield)});
+  std::vector<RailTransport> rails(2);
+  rails[0].name = "dpdk", rails[1].name = "local, rdma, tcp";
+  Probing probing({program, [] { return false; }, &tokens, fabric::preset(fabric::Preset::kGreenfield), &rails});
   const ports::Answerer answerer = [&](const ports::Question& question, ports::Answered done) {
     probing.answer(question, std::move(done));
   };
@@ -109,6 +111,7 @@ TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
   EXPECT_EQ(own["kind"], "daemon");
   ASSERT_EQ(own["classes"].size(), 3u);
   EXPECT_EQ(own["classes"][1], (json{{"name", "urgent"}, {"dscp", 43}, {"pcp", 5}, {"lossless", true}}));
+  EXPECT_EQ(own["transports"], (json{{"dpdk"}, {"local", "rdma", "tcp"}}));
   EXPECT_THAT(*lines, HasSubstr("rubbish"));
 }
 
