@@ -42,8 +42,10 @@ class Daemons:
         self.machines = machines  # by host: its `local` address
         self.descriptors = descriptors  # that a daemon may have open
         self.of_host = {name: dict(own) for name, own in (of_host or {}).items()}  # by name: settings of that host's own
-        for name in dpdk:  # of a lab: hosts with a packet port beside the kernel's, on the same NIC
-            self.of_host.setdefault(name, {}).setdefault("dpdk", f"{{devices: ['net_af_packet0,iface={self.device(name)},qdisc_bypass=0']}}")
+        for name in dpdk:  # hosts with a packet port beside the kernel's: in a lab on the same NIC
+            own = self.of_host.setdefault(name, {})
+            if "dpdk" not in own:
+                own["dpdk"] = f"{{devices: ['net_af_packet0,iface={self.device(name)},qdisc_bypass=0']}}"
         self.dpdk = set(dpdk)
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
@@ -91,7 +93,7 @@ class Daemons:
 
     def dpdk_address(self, name):
         """Beside that of the kernel."""
-        first, _, last = self.address(name).rpartition(".")
+        first, _, last = (self.address(name) if self.lab else f"10.77.0.{name[1:]}").rpartition(".")
         return f"{first}.{100 + int(last)}"
 
     def port_of(self, name):

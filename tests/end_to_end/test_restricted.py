@@ -1,4 +1,6 @@
-"""A job over TCP runs while its daemons have nothing but what the installed unit leaves them: restricted.py says what of it is emulated."""
+"""A job runs while its daemons have nothing but what the installed unit leaves them: restricted.py says what of it is emulated.
+
+    test_restricted.py BUILD [dpdk]     over TCP, or over DPDK's shared memory"""
 
 import json
 import os
@@ -34,6 +36,14 @@ class RestrictedDaemons(Daemons):
         return [sys.executable, os.path.join(HERE, "restricted.py"), self.unit, str(UID), self.folder, *command]
 
 
+class OneAfterTheOther(RestrictedDaemons):
+    """A port whose other end is not there yet does not open."""
+
+    def start(self, name):
+        super().start(name)
+        self.wait_ready(name)
+
+
 def check_restrictions(pid):
     """What the kernel says of the daemon: the emulation did not pass it by."""
     with open(f"/proc/{pid}/status") as file:
@@ -53,12 +63,26 @@ def check_niceness(pid):
     expect(False, "there is no thread that answers for spans")
 
 
+def over_dpdk(unit):
+    """A port without a NIC, and memory without huge pages, need nothing that the unit does not leave."""
+    of_host = {name: {"transport": "dpdk", "dpdk": f"{{devices: ['net_memif0,role={role},id=0,socket={{folder}}/memif,socket-abstract=no'], eal: [--no-huge, -m, '256', --no-pci]}}"}
+               for name, role in (("h0", "server"), ("h1", "client"))}
+    with OneAfterTheOther(unit, 2, of_host=of_host, dpdk=of_host) as daemons:
+        check_restrictions(daemons.pid("h0"))
+        results = outputs(daemons.job("restricted", [MESSAGE, "loop", "65536", "1", "0"]), 60)
+        expect(all(status == 0 for _, status in results), f"the job failed: {results}")
+        expect("go over dpdk" in daemons.log("h0"), f"no flow over DPDK: {daemons.log('h0')}")
+    print("good: a job over DPDK under the unit's restrictions")
+
+
 def main():
     if os.geteuid() != 0 or os.uname().machine != "x86_64" or shutil.which("systemd-analyze") is None:
         skip("needs root on x86-64, and systemd-analyze")
     with tempfile.TemporaryDirectory() as prefix:
         subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, capture_output=True)
         unit = os.path.join(prefix, "lib/systemd/system/tensorlaned.service")
+        if "dpdk" in sys.argv[2:]:
+            return over_dpdk(unit)
         score = subprocess.run(["systemd-analyze", "security", "--offline=true", unit], capture_output=True, text=True).stdout
         exposure = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", score)[1])
         expect(exposure <= 2.5, f"the unit's exposure is {exposure}")

@@ -33,6 +33,12 @@ TEST_F(PortTest, BringsPayloadsOverSharedMemory) {
   EXPECT_THAT(second.what(), ::testing::HasSubstr("serves the socket"));
 }
 
+TEST_F(PortTest, AServerThatIsNotThereIsNamed) {
+  const Status status = open_port(memif(2, "client", "/tmp/tl-memif-nobody")).status();
+  EXPECT_EQ(status.code(), Code::kUnavailable) << status.to_string();
+  EXPECT_THAT(status.to_string(), ::testing::HasSubstr("role is server"));
+}
+
 TEST_F(PortTest, ASocketThatWasLeftBehindHasAName) {
   const std::string socket = ::testing::TempDir() + "tl-memif-" + std::to_string(getpid()) + ".left";
   std::ofstream(socket) << "in the way";

@@ -38,6 +38,8 @@ Status failed(const std::string& what, const std::string& device, int error) {
   const std::string said = complaints();
   const std::string text = fmt::format("{}: {}", what, said.empty() ? rte_strerror(error) : said);
   if (said.find("in use") != std::string::npos) error = EADDRINUSE;
+  if (said.find("Failed to connect socket") != std::string::npos)
+    return {Code::kUnavailable, text, device, "start the process whose role is server first, or correct socket="};
   switch (error) {
     case ENOMEM:
     case ENOBUFS:
