@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <thread>
 
 namespace tensorlane::probe {
@@ -66,12 +67,14 @@ Socket open_stream(const BurstSpec& burst, std::uint16_t source_port, const Toke
   Hello hello;
   hello.purpose = burst.purpose;
   hello.token = token;
+  hello.nonce = std::random_device{}();
   Answer answer;
   *outcome = Outcome::kSilent;
   if (!send_all(socket.fd(), reinterpret_cast<const char*>(&hello), sizeof hello, until)) return {};
   if (!receive_all(socket.fd(), &answer, sizeof answer, until)) return {};
-  *outcome = answer.magic == kMagic ? Outcome::kArrived : Outcome::kRubbish;
-  return answer.magic == kMagic ? std::move(socket) : Socket();
+  const bool sound = answer.magic == kMagic && answer.version == kVersion && answer.nonce == hello.nonce;
+  *outcome = sound ? Outcome::kArrived : Outcome::kRubbish;
+  return sound ? std::move(socket) : Socket();
 }
 
 std::uint64_t retransmissions(int fd) {

@@ -182,6 +182,24 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
+// A service that says again what it hears has not agreed to a burst.
+TEST(Load, NothingGoesToWhoOnlyRepeatsTheHello) {
+  std::atomic<ssize_t> more = -1;
+  {
+    Peer peer([&more](int fd) {
+      std::array<char, sizeof(Hello)> hello{};
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(::recv(fd, hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(hello.size()));
+      EXPECT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      more = std::max<ssize_t>(::recv(fd, hello.data(), hello.size(), MSG_DONTWAIT), 0);
+    });
+    const BurstSpec stream{.flow = flow_to("127.0.0.1", peer.port), .duration_ms = 50};
+    EXPECT_EQ(load({stream}, kToken)[0].outcome, Outcome::kRubbish);
+  }
+  EXPECT_EQ(more, 0);
+}
+
 // A listener of somebody else, as a daemon's, which hands what comes to an answerer that does not listen itself.
 class Channel : public ::testing::Test {
  protected:
