@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -331,6 +332,28 @@ TEST_F(Channel, NobodyHasMoreConnectionsThanItsBound) {
   };
   for (std::size_t i = 0; i < kMaxConnections; ++i) ASSERT_TRUE(answered(10'000)) << i;
   EXPECT_FALSE(answered(300));
+}
+
+// Who floods the answerer's own ports and says nothing keeps no burst away.
+TEST_F(Channel, TheSilentGiveWay) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  const Address at = *Address::parse("127.0.0.1", free_port("127.0.0.1"));
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", at.port(), {}}), 0);
+  answerer.start();
+  std::vector<Socket> silent;
+  for (std::size_t i = 0; i < kMaxConnections + 50; ++i) {
+    silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(silent.back().fd(), at.get(), at.length), 0);
+    if (i % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // no more than wait for accept()
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until all are taken
+  hand_all_over();
+  const BurstSpec echo{.flow = flow_to("127.0.0.1", port()), .purpose = Purpose::kEcho, .duration_ms = 10};
+  EXPECT_EQ(load({echo}, kToken)[0].outcome, Outcome::kArrived);
 }
 
 TEST_F(Channel, HandingOverToNobodyFails) {
