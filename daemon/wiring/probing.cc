@@ -219,7 +219,11 @@ void Probing::answer(const ports::Question& question, ports::Answered done) {
   task->session = args["session"].get<std::string>();
   task->ends = args.value("end", json(false)) == json(true);
   if (list != args.end() && list->is_array())
-    for (const json& command : *list) task->commands.push_back(command.dump());
+    for (const json& command : *list) {
+      if (Status good = parts_.ports ? parts_.ports->check(command) : Status(); !good.ok())
+        return done(std::move(good));
+      task->commands.push_back(command.dump());
+    }
   const auto patience = args.find("patience_ms");
   task->patience_ms = patience != args.end() && patience->is_number_unsigned()
                           ? static_cast<int>(std::min<std::uint64_t>(patience->get<std::uint64_t>(), kMaxPatienceMs))

@@ -32,8 +32,10 @@ def verify(lab, daemons, status):
 
 def main():
     require_namespaces()
-    with Lab(config=CONFIG, routed=True, tag="v") as lab, Daemons(HOSTS, lab=lab, settings={"probe_marks": "off"}) as daemons:
+    with Lab(config=CONFIG, routed=True, tag="v") as lab, Daemons(HOSTS, lab=lab, settings={"probe_marks": "off"}, port=7100) as daemons:
         report = verify(lab, daemons, status=0)
+        marks = 2 * len(("urgent", "bulk")) * 8  # of two other hosts, from eight source ports each
+        expect(all(daemons.status(f"h{i}")["probes_answered"] > marks for i in range(HOSTS)), "a daemon has handed no burst over")
         tested = {(v["node"], v["peer"]): v["outcome"] for v in report["overtaking"]}
         expect(tested[("leaf0", "leaf1")] == "passed" and set(tested.values()) == {"passed"}, report["overtaking"])
         lab.policy("fifo", "leaf0:leaf1")

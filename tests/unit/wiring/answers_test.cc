@@ -223,6 +223,34 @@ TEST_F(AnswersTest, BesideAJobASessionEndsAndDoesNotGoOn) {
   EXPECT_FALSE(tokens_.take(token(), Time(0)));
 }
 
+// Neither are a host's other ports scanned, nor those taken that its programs may want.
+TEST_F(AnswersTest, ProbesAreOfDataPortsAlone) {
+  const fabric::Fabric fabric = fabric::parse(
+                                    "hosts:\n  - {name: h0, addresses: {tcp: 10.0.0.1}}\n  - {name: h1, addresses: "
+                                    "{tcp: 10.0.0.2}, data_port: 8110}\n",
+                                    "fabric.yaml", fabric::Keys::kOptional)
+                                    .value();
+  Probing probing({.program = write_program(kDone),
+                   .has_jobs = [] { return false; },
+                   .tokens = &tokens_,
+                   .ports = ProbePorts(fabric, "h0")});
+  const auto refused = [&](const char* what, const char* list, const json& port) {
+    json item{{"address", "10.0.0.1"}};
+    if (!port.is_null()) item["port"] = port;
+    const json command{{"do", what}, {"token", std::string(32, '1')}, {list, {json{{"port", 7110U}}, item}}};
+    const Status answer = said(of(probing), {{"session", "s"}, {"commands", {command}}}).status();
+    EXPECT_TRUE(answer.ok() || answer.what().ends_with("is no data port of the fabric that this daemon has read"));
+    return !answer.ok();
+  };
+  for (const json& port : {json(7110U), json(7111U), json(7118U)}) EXPECT_FALSE(refused("listen", "sockets", port));
+  for (const json& port : {json(7109U), json(7119U), json(8110U), json(29511U), json("7110"), json(-1), json()})
+    EXPECT_TRUE(refused("listen", "sockets", port)) << port;
+  for (const auto& [what, list] : {std::pair("probe", "flows"), {"sweep", "flows"}, {"load", "bursts"}}) {
+    for (const json& port : {json(7110U), json(8110U), json(8118U)}) EXPECT_FALSE(refused(what, list, port));
+    for (const json& port : {json(22U), json(7100U), json(8119U), json()}) EXPECT_TRUE(refused(what, list, port));
+  }
+}
+
 // A program that hangs is given up when the asker's patience ends, and not more questions than a few wait for it.
 TEST_F(AnswersTest, AProgramThatHangsIsGivenUp) {
   Probing probing({write_program("exec sleep 60"), [] { return false; }, &tokens_, fabric::ClassTable()});
