@@ -183,6 +183,19 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
+// Also where others come about later.
+TEST(Load, AStreamThatFailsIsNotHidden) {
+  const std::uint16_t port = free_port("127.0.0.1");
+  Answerer answerer(kToken, nullptr);
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", port, {}}), 0);
+  answerer.start();
+  BurstSpec stream{.flow = flow_to("127.0.0.1", port), .source_ports = {0, port}, .duration_ms = 100};
+  stream.max_bytes = 1 << 20;
+  const BurstSeen seen = load({stream}, kToken)[0];
+  EXPECT_EQ(seen.outcome, Outcome::kLocal) << "the listener has that source port";
+  EXPECT_THAT(seen.streams, SizeIs(1));
+}
+
 // A service that says again what it hears has not agreed to a burst.
 TEST(Load, NothingGoesToWhoOnlyRepeatsTheHello) {
   std::atomic<ssize_t> more = -1;
