@@ -151,7 +151,9 @@ class Probing::Child {
       }
       std::array<char, 65536> chunk;
       const ssize_t got = ::read(out_, chunk.data(), chunk.size());
-      if (got == 0) return Status(Code::kUnavailable, "tensorlane-probe has ended");
+      if (got == 0)
+        return Status(Code::kUnavailable, "tensorlane-probe has ended", {},
+                      "look at the daemon's log, and at whether `tensorlane-probe --version` there is the daemon's");
       if (got < 0) continue;
       lines.append(chunk.data(), static_cast<std::size_t>(got));
       if (lines.size() > kMaxLines)
@@ -276,7 +278,7 @@ void Probing::end_session() {
 Status Probing::open_session(const Task& task) {
   if (child_ != nullptr && session_ != task.session)
     return Status(Code::kUnavailable, "another tensorlane verify is under way", "tensorlane verify",
-                  "wait for its end");
+                  "wait for its end: one that was killed ends in a minute");
   if (child_ != nullptr) return {};
   if (session_ != task.session) end_session();  // one whose child has gone and that nobody has ended
   auto child = std::make_unique<Child>();

@@ -84,6 +84,7 @@ TEST_F(AnswersTest, ProbesAreOfOneSessionAtATime) {
   EXPECT_TRUE(said(answerer, first).ok());
   EXPECT_TRUE(tokens.take(token, Time(0)));
   EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
+  EXPECT_THAT(said(answerer, second).status().fix(), HasSubstr("one that was killed ends in a minute"));
   EXPECT_TRUE(said(answerer, end("second")).ok());
   EXPECT_TRUE(tokens.take(token, Time(0))) << "the first one goes on";
   EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
@@ -192,7 +193,8 @@ TEST_F(AnswersTest, TheNextSessionTakesNothingOver) {
   Probing probing({write_program(kDoneOrGone), [] { return false; }, &tokens_, fabric::ClassTable()});
   const ports::Answerer answerer = of(probing);
   EXPECT_TRUE(said(answerer, {{"session", "first"}, {"commands", {kListen}}}).ok());
-  EXPECT_FALSE(said(answerer, {{"session", "first"}, {"commands", {json{{"do", "go"}}}}}).ok());
+  const Status gone = said(answerer, {{"session", "first"}, {"commands", {json{{"do", "go"}}}}}).status();
+  EXPECT_THAT(gone.to_string(), HasSubstr("tensorlane-probe has ended: look at the daemon's log"));
   EXPECT_TRUE(tokens_.take(token(), Time(0))) << "other hosts may still ask for marks";
   const json listen{{"do", "listen"}, {"token", std::string(32, '2')}};
   EXPECT_TRUE(said(answerer, {{"session", "second"}, {"commands", {listen}}}).ok());
