@@ -279,6 +279,9 @@ Status Probing::open_session(const Task& task) {
   if (child_ != nullptr && session_ != task.session)
     return Status(Code::kUnavailable, "another tensorlane verify is under way", "tensorlane verify",
                   "wait for its end: one that was killed ends in a minute");
+  if (task.session == ended_)
+    return Status(Code::kUnavailable, "this session of tensorlane verify has ended", "tensorlane verify",
+                  "begin another one");
   if (child_ != nullptr) return {};
   if (session_ != task.session) end_session();  // one whose child has gone and that nobody has ended
   auto child = std::make_unique<Child>();
@@ -303,6 +306,7 @@ void Probing::allow_tokens() {
 void Probing::serve(Task& task) {
   if (task.ends) {
     if (session_ == task.session) end_session();
+    ended_ = task.session;
     return task.done(std::string());
   }
   if (Status opened = open_session(task); !opened.ok()) return task.done(std::move(opened));

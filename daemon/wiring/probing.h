@@ -68,6 +68,7 @@ class Probing {
   std::thread thread_;
   // The thread's own.
   std::string session_;
+  std::string ended_;  // the last session that was, on purpose: a late question does not begin it again
   std::vector<ports::ProbeTokens::Token> tokens_;  // that the data ports answer for it
   std::unique_ptr<Child> child_;
 };

@@ -90,6 +90,7 @@ TEST_F(AnswersTest, ProbesAreOfOneSessionAtATime) {
   EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
   EXPECT_TRUE(said(answerer, end("first")).ok());
   EXPECT_FALSE(tokens.take(token, Time(0)));
+  EXPECT_THAT(said(answerer, first).status().to_string(), HasSubstr("this session of tensorlane verify has ended"));
   EXPECT_TRUE(said(answerer, second).ok());
 }
 
