@@ -173,7 +173,11 @@ bool Answerer::take_handed() {
 }
 
 void Answerer::add(Socket socket, const Hello* hello) {
-  if (connections_.size() >= kMaxConnections) return;
+  if (connections_.size() >= kMaxConnections) {
+    const auto silent = std::ranges::find_if(connections_, [](const auto& other) { return !other->greeted; });
+    if (silent == connections_.end()) return;
+    connections_.erase(silent);
+  }
   auto connection = std::make_unique<Connection>();
   connection->socket = std::move(socket);
   connection->hello_by = now_ms() + kHelloMilliseconds;

@@ -31,7 +31,8 @@ bool hand_over(int channel, int connection, const Hello& hello);
 
 inline constexpr int kChannel = 3;  // tensorlane-probe's, where it is started with one
 
-// Bounds: connections at a time, and how long one may take to say its hello.
+// Bounds: connections at a time, and how long one may take to say its hello. Where there are too many, the oldest that
+// has not said it gives way to the next.
 inline constexpr std::size_t kMaxConnections = 512;
 inline constexpr std::int64_t kHelloMilliseconds = 3000;
 

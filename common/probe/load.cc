@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <thread>
 
 namespace tensorlane::probe {
@@ -66,12 +67,14 @@ Socket open_stream(const BurstSpec& burst, std::uint16_t source_port, const Toke
   Hello hello;
   hello.purpose = burst.purpose;
   hello.token = token;
+  hello.nonce = std::random_device{}();
   Answer answer;
   *outcome = Outcome::kSilent;
   if (!send_all(socket.fd(), reinterpret_cast<const char*>(&hello), sizeof hello, until)) return {};
   if (!receive_all(socket.fd(), &answer, sizeof answer, until)) return {};
-  *outcome = answer.magic == kMagic ? Outcome::kArrived : Outcome::kRubbish;
-  return answer.magic == kMagic ? std::move(socket) : Socket();
+  const bool sound = answer.magic == kMagic && answer.version == kVersion && answer.nonce == hello.nonce;
+  *outcome = sound ? Outcome::kArrived : Outcome::kRubbish;
+  return sound ? std::move(socket) : Socket();
 }
 
 std::uint64_t retransmissions(int fd) {
@@ -136,7 +139,7 @@ void run_stream(const BurstSpec& burst, std::size_t stream, const Token& token, 
       outcome = Outcome::kHangs;
   }
   const std::lock_guard lock(mutex);
-  if (stream == 0 || outcome != Outcome::kArrived) seen->outcome = outcome;
+  if (outcome != Outcome::kArrived) seen->outcome = outcome;
   if (outcome == Outcome::kArrived && burst.purpose == Purpose::kSink) seen->streams.push_back(std::move(mine));
   if (burst.purpose == Purpose::kEcho) seen->delays_us = std::move(delays);
   seen->retransmitted += retransmitted;
@@ -151,6 +154,7 @@ std::vector<BurstSeen> load(const std::vector<BurstSpec>& bursts, const Token& t
   const std::int64_t begin = now_ms();
   for (std::size_t i = 0; i < bursts.size(); ++i) {
     seen[i].id = bursts[i].flow.id;
+    seen[i].outcome = Outcome::kArrived;  // unless a stream says something else
     const std::size_t streams =
         bursts[i].purpose == Purpose::kEcho ? 1 : std::min(bursts[i].source_ports.size(), kMaxStreams);
     for (std::size_t stream = 0; stream < streams; ++stream)

@@ -27,7 +27,7 @@ struct BurstSpec {
 
 struct BurstSeen {
   std::uint32_t id = 0;
-  Outcome outcome = Outcome::kTimedOut;
+  Outcome outcome = Outcome::kTimedOut;  // kArrived: of all streams
   // Of kSink, on the receiver's clock, one of each stream.
   struct Stream {
     std::uint64_t start_ms = 0;

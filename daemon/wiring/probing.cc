@@ -151,7 +151,9 @@ class Probing::Child {
       }
       std::array<char, 65536> chunk;
       const ssize_t got = ::read(out_, chunk.data(), chunk.size());
-      if (got == 0) return Status(Code::kUnavailable, "tensorlane-probe has ended");
+      if (got == 0)
+        return Status(Code::kUnavailable, "tensorlane-probe has ended", {},
+                      "look at the daemon's log, and at whether `tensorlane-probe --version` there is the daemon's");
       if (got < 0) continue;
       lines.append(chunk.data(), static_cast<std::size_t>(got));
       if (lines.size() > kMaxLines)
@@ -219,7 +221,11 @@ void Probing::answer(const ports::Question& question, ports::Answered done) {
   task->session = args["session"].get<std::string>();
   task->ends = args.value("end", json(false)) == json(true);
   if (list != args.end() && list->is_array())
-    for (const json& command : *list) task->commands.push_back(command.dump());
+    for (const json& command : *list) {
+      if (Status good = parts_.ports ? parts_.ports->check(command) : Status(); !good.ok())
+        return done(std::move(good));
+      task->commands.push_back(command.dump());
+    }
   const auto patience = args.find("patience_ms");
   task->patience_ms = patience != args.end() && patience->is_number_unsigned()
                           ? static_cast<int>(std::min<std::uint64_t>(patience->get<std::uint64_t>(), kMaxPatienceMs))
@@ -272,7 +278,10 @@ void Probing::end_session() {
 Status Probing::open_session(const Task& task) {
   if (child_ != nullptr && session_ != task.session)
     return Status(Code::kUnavailable, "another tensorlane verify is under way", "tensorlane verify",
-                  "wait for its end");
+                  "wait for its end: one that was killed ends in a minute");
+  if (task.session == ended_)
+    return Status(Code::kUnavailable, "this session of tensorlane verify has ended", "tensorlane verify",
+                  "begin another one");
   if (child_ != nullptr) return {};
   if (session_ != task.session) end_session();  // one whose child has gone and that nobody has ended
   auto child = std::make_unique<Child>();
@@ -297,6 +306,7 @@ void Probing::allow_tokens() {
 void Probing::serve(Task& task) {
   if (task.ends) {
     if (session_ == task.session) end_session();
+    ended_ = task.session;
     return task.done(std::string());
   }
   if (Status opened = open_session(task); !opened.ok()) return task.done(std::move(opened));

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/fabric/fabric.h"
 #include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/question.h"
+#include "daemon/wiring/probe_ports.h"
 #include "daemon/wiring/transports.h"
 
 namespace tensorlane::wiring {
@@ -30,6 +32,7 @@ class Probing {
     fabric::ClassTable classes;      // in force here
     // What flows go over, by rail. It outlives this, and does not change once a question comes. Null: nothing is said.
     const std::vector<RailTransport>* rails = nullptr;
+    std::optional<ProbePorts> ports = {};  // none: any
   };
   explicit Probing(Parts parts);
   ~Probing();
@@ -40,8 +43,9 @@ class Probing {
   // common/probe/README.md, and the answer is the lines that come of them; before those of `describe`, one of kind
   // "daemon" with the classes in force (`name`, `dscp`, `pcp`, `lossless`, most urgent first), and as `transports` for
   // each rail the names of those that its flows may go over. One session at a time; it ends with {"end": true}, or when
-  // it has asked nothing for a minute. Errors: kPermissionDenied (not root or the daemon's user), kUnavailable (another
-  // session, a running job, a program that cannot be started or has ended), kTimedOut.
+  // it has asked nothing for a minute. Errors: kInvalidArgument (a port that may not be probed), kPermissionDenied (not
+  // root or the daemon's user), kUnavailable (another session, a running job, a program that cannot be started or has
+  // ended), kTimedOut.
   void answer(const ports::Question& question, ports::Answered done);
   // Ends the session and the thread. Afterwards nothing is answered.
   void stop();
@@ -64,6 +68,7 @@ class Probing {
   std::thread thread_;
   // The thread's own.
   std::string session_;
+  std::string ended_;  // the last session that was, on purpose: a late question does not begin it again
   std::vector<ports::ProbeTokens::Token> tokens_;  // that the data ports answer for it
   std::unique_ptr<Child> child_;
 };

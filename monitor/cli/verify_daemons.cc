@@ -1,11 +1,16 @@
 #include "monitor/cli/verify_daemons.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <random>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,6 +23,42 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxQuestion = 12 << 10;  // bytes of commands; with what is around them, less than 16 KiB
 
+// While it is there, a signal that ends the program first has `end` called, by a thread of its own. Made before other
+// threads, which thus leave such signals to that one.
+class BeforeTheEnd {
+ public:
+  explicit BeforeTheEnd(std::function<void()> end) : end_(std::move(end)) {
+    sigemptyset(&awaited_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&awaited_, signal);
+    pthread_sigmask(SIG_BLOCK, &awaited_, &before_);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~BeforeTheEnd() {
+    over_ = true;
+    thread_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  BeforeTheEnd(const BeforeTheEnd&) = delete;
+  BeforeTheEnd& operator=(const BeforeTheEnd&) = delete;
+
+ private:
+  void run() {
+    constexpr timespec kTurn{0, 50'000'000};
+    while (!over_) {
+      const int came = sigtimedwait(&awaited_, nullptr, &kTurn);
+      if (came <= 0) continue;
+      end_();
+      pthread_sigmask(SIG_UNBLOCK, &awaited_, nullptr);
+      ::raise(came);
+    }
+  }
+
+  const std::function<void()> end_;
+  sigset_t awaited_{}, before_{};
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
 class DaemonHands final : public ProbeHands {
  public:
   explicit DaemonHands(const DaemonHandsOptions& options)
@@ -25,13 +66,7 @@ class DaemonHands final : public ProbeHands {
     std::random_device random;
     session_ = fmt::format("{:08x}{:08x}", random(), random());
   }
-  ~DaemonHands() override {
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < size(); ++i)
-      if (opened_[i])
-        threads.emplace_back([this, i] { (void)ask_host(i, {{"session", session_}, {"end", true}}, seconds(2)); });
-    for (std::thread& thread : threads) thread.join();
-  }
+  ~DaemonHands() override { end_sessions(); }
 
   std::size_t size() const override { return options_.hosts.size(); }
 
@@ -52,6 +87,15 @@ class DaemonHands final : public ProbeHands {
   }
 
  private:
+  // Any thread.
+  void end_sessions() const {
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < size(); ++i)
+      if (opened_[i])
+        threads.emplace_back([this, i] { (void)ask_host(i, {{"session", session_}, {"end", true}}, seconds(2)); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
   Result<std::string> ask_host(std::size_t i, json args, Duration patience) const {
     DaemonQuestion question{
         .kind = "probe", .args = std::move(args), .hosts = {options_.hosts[i]}, .patience = patience};
@@ -82,8 +126,9 @@ class DaemonHands final : public ProbeHands {
 
   const DaemonHandsOptions options_;
   std::string session_;
-  std::vector<bool> opened_;  // sessions, which are ended even where something has failed since
+  std::vector<std::atomic<bool>> opened_;  // sessions, which are ended even where something has failed since
   std::vector<std::optional<Status>> failures_;
+  const BeforeTheEnd on_signals_{[this] { end_sessions(); }};  // the last one: it is over first
 };
 
 }  // namespace

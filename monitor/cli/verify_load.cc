@@ -105,6 +105,17 @@ class LoadMeter {
     return item;
   }
 
+  // One that no longer answers, which it says. A job may have begun there: no burst may go to it, either.
+  bool misses_a_host(LoadFact& fact) const {
+    for (const std::size_t host : {fact.high_from, fact.low_from, fact.to}) {
+      const auto found = lost_.find(host);
+      if (found == lost_.end()) continue;
+      fact.error = found->second;
+      return true;
+    }
+    return false;
+  }
+
   // Runs the bursts of both senders at once; what each burst brought is by its id.
   bool run(const Side& high, json high_bursts, const Side& low, json low_bursts, std::map<int, json>& seen,
            LoadFact& fact) {
@@ -119,11 +130,11 @@ class LoadMeter {
       if (commands[i].empty() && state_.seen.hosts[i].error.empty())
         commands[i].push_back({{"do", "describe"}, {"lifetime_s", 900}});
     const auto answers = state_.hands.ask(commands, seconds(20));
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      if (!answers[i].ok())
+        lost_.emplace(i, fmt::format("{}: {}", state_.seen.hosts[i].name, answers[i].status().to_string()));
+    if (misses_a_host(fact)) return false;
     for (const std::size_t host : {high.host, low.host}) {
-      if (!answers[host].ok()) {
-        fact.error = fmt::format("{}: {}", state_.seen.hosts[host].name, answers[host].status().to_string());
-        return false;
-      }
       for (const json& line : *answers[host]) {
         if (line["kind"] != "burst") continue;
         if (probe_text(line, "outcome") != "arrived") {
@@ -196,8 +207,9 @@ class LoadMeter {
       fact.node = state_.topology.leg(meeting.leg).from;
       fact.peer = state_.topology.leg(meeting.leg).to;
     }
-    if (fast.ports.empty() || slow.ports.empty() || behind.ports.empty()) {
+    if (fast.ports.empty() || slow.ports.empty() || behind.ports.empty())
       fact.error = "no source port is known whose way goes through this port";
+    if (!fact.error.empty() || misses_a_host(fact)) {
       state_.seen.loads.push_back(std::move(fact));
       return;
     }
@@ -244,6 +256,7 @@ class LoadMeter {
 
   VerifyState& state_;
   const std::vector<verify::Trace> traces_;
+  std::map<std::size_t, std::string> lost_;  // hosts that have stopped to answer, and what they said
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class MadeUpHosts final : public ProbeHands {
     std::vector<Result<ProbeLines>> answers;
     for (std::size_t host = 0; host < hosts_; ++host) {
       ProbeLines lines;
-      if (!refuses.ok()) {
+      if (!refuses.ok() && (!only_refuses || *only_refuses == host)) {
         answers.emplace_back(refuses);
         continue;
       }
@@ -61,7 +62,8 @@ class MadeUpHosts final : public ProbeHands {
     return flow["dscp"].get<int>();
   };
   std::function<json(const json& burst)> loads;
-  Status refuses;          // what all hosts answer, where it is an error
+  Status refuses;  // what all hosts answer, where it is an error
+  std::optional<std::size_t> only_refuses;
   json says_of_itself;     // each host's daemon, before its probe
   std::vector<json> lies;  // that the last host adds to its arrivals
 
@@ -268,6 +270,25 @@ TEST(Load, NobodysSessionEndsMeanwhile) {
     times.insert(std::ranges::count_if(
         asked, [](const json& command) { return command["do"] == "load" || command["do"] == "describe"; }));
   EXPECT_THAT(times, SizeIs(1));
+}
+
+// A job that begins on a host keeps bursts of others away from it, too.
+TEST(Load, NoBurstGoesToWhoHasStoppedToAnswer) {
+  MadeUpHosts hosts(3);
+  int bursts = 0;  // to the first host
+  hosts.loads = [&](const json& burst) {
+    hosts.only_refuses = 0;
+    hosts.refuses = Status(Code::kUnavailable, "a job runs on this host");
+    bursts += burst["address"] == "10.0.0.1" ? 1 : 0;
+    return burst_seen(burst);
+  };
+  VerifyOptions options = options_of(3);
+  options.classes.push_back({"rest", 10, 1, false, 3});
+  options.load = true;
+  const auto seen = seen_by(options, hosts);
+  ASSERT_THAT(seen.loads, SizeIs(3 * 3));
+  for (const verify::LoadFact& load : seen.loads) EXPECT_EQ(load.error, "a: a job runs on this host");
+  EXPECT_EQ(bursts, 3 + 4) << "of the one measurement in which it has stopped";
 }
 
 // Only what has come about and has not passed is measured again, and not more than twice.

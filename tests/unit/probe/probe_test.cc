@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -182,6 +183,37 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
+// Also where others come about later.
+TEST(Load, AStreamThatFailsIsNotHidden) {
+  const std::uint16_t port = free_port("127.0.0.1");
+  Answerer answerer(kToken, nullptr);
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", port, {}}), 0);
+  answerer.start();
+  BurstSpec stream{.flow = flow_to("127.0.0.1", port), .source_ports = {0, port}, .duration_ms = 100};
+  stream.max_bytes = 1 << 20;
+  const BurstSeen seen = load({stream}, kToken)[0];
+  EXPECT_EQ(seen.outcome, Outcome::kLocal) << "the listener has that source port";
+  EXPECT_THAT(seen.streams, SizeIs(1));
+}
+
+// A service that says again what it hears has not agreed to a burst.
+TEST(Load, NothingGoesToWhoOnlyRepeatsTheHello) {
+  std::atomic<ssize_t> more = -1;
+  {
+    Peer peer([&more](int fd) {
+      std::array<char, sizeof(Hello)> hello{};
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_EQ(::recv(fd, hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(hello.size()));
+      EXPECT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      more = std::max<ssize_t>(::recv(fd, hello.data(), hello.size(), MSG_DONTWAIT), 0);
+    });
+    const BurstSpec stream{.flow = flow_to("127.0.0.1", peer.port), .duration_ms = 50};
+    EXPECT_EQ(load({stream}, kToken)[0].outcome, Outcome::kRubbish);
+  }
+  EXPECT_EQ(more, 0);
+}
+
 // A listener of somebody else, as a daemon's, which hands what comes to an answerer that does not listen itself.
 class Channel : public ::testing::Test {
  protected:
@@ -313,6 +345,28 @@ TEST_F(Channel, NobodyHasMoreConnectionsThanItsBound) {
   };
   for (std::size_t i = 0; i < kMaxConnections; ++i) ASSERT_TRUE(answered(10'000)) << i;
   EXPECT_FALSE(answered(300));
+}
+
+// Who floods the answerer's own ports and says nothing keeps no burst away.
+TEST_F(Channel, TheSilentGiveWay) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  const Address at = *Address::parse("127.0.0.1", free_port("127.0.0.1"));
+  Answerer answerer(kToken, nullptr, theirs.fd());
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", at.port(), {}}), 0);
+  answerer.start();
+  std::vector<Socket> silent;
+  for (std::size_t i = 0; i < kMaxConnections + 50; ++i) {
+    silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(silent.back().fd(), at.get(), at.length), 0);
+    if (i % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // no more than wait for accept()
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until all are taken
+  hand_all_over();
+  const BurstSpec echo{.flow = flow_to("127.0.0.1", port()), .purpose = Purpose::kEcho, .duration_ms = 10};
+  EXPECT_EQ(load({echo}, kToken)[0].outcome, Outcome::kArrived);
 }
 
 TEST_F(Channel, HandingOverToNobodyFails) {

@@ -84,11 +84,13 @@ TEST_F(AnswersTest, ProbesAreOfOneSessionAtATime) {
   EXPECT_TRUE(said(answerer, first).ok());
   EXPECT_TRUE(tokens.take(token, Time(0)));
   EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
+  EXPECT_THAT(said(answerer, second).status().fix(), HasSubstr("one that was killed ends in a minute"));
   EXPECT_TRUE(said(answerer, end("second")).ok());
   EXPECT_TRUE(tokens.take(token, Time(0))) << "the first one goes on";
   EXPECT_THAT(said(answerer, second).status().to_string(), HasSubstr("another tensorlane verify is under way"));
   EXPECT_TRUE(said(answerer, end("first")).ok());
   EXPECT_FALSE(tokens.take(token, Time(0)));
+  EXPECT_THAT(said(answerer, first).status().to_string(), HasSubstr("this session of tensorlane verify has ended"));
   EXPECT_TRUE(said(answerer, second).ok());
 }
 
@@ -192,7 +194,8 @@ TEST_F(AnswersTest, TheNextSessionTakesNothingOver) {
   Probing probing({write_program(kDoneOrGone), [] { return false; }, &tokens_, fabric::ClassTable()});
   const ports::Answerer answerer = of(probing);
   EXPECT_TRUE(said(answerer, {{"session", "first"}, {"commands", {kListen}}}).ok());
-  EXPECT_FALSE(said(answerer, {{"session", "first"}, {"commands", {json{{"do", "go"}}}}}).ok());
+  const Status gone = said(answerer, {{"session", "first"}, {"commands", {json{{"do", "go"}}}}}).status();
+  EXPECT_THAT(gone.to_string(), HasSubstr("tensorlane-probe has ended: look at the daemon's log"));
   EXPECT_TRUE(tokens_.take(token(), Time(0))) << "other hosts may still ask for marks";
   const json listen{{"do", "listen"}, {"token", std::string(32, '2')}};
   EXPECT_TRUE(said(answerer, {{"session", "second"}, {"commands", {listen}}}).ok());
@@ -221,6 +224,34 @@ TEST_F(AnswersTest, BesideAJobASessionEndsAndDoesNotGoOn) {
   EXPECT_TRUE(said(answerer, beside).ok());
   EXPECT_TRUE(said(answerer, {{"session", "s"}, {"end", true}}).ok());
   EXPECT_FALSE(tokens_.take(token(), Time(0)));
+}
+
+// Neither are a host's other ports scanned, nor those taken that its programs may want.
+TEST_F(AnswersTest, ProbesAreOfDataPortsAlone) {
+  const fabric::Fabric fabric = fabric::parse(
+                                    "hosts:\n  - {name: h0, addresses: {tcp: 10.0.0.1}}\n  - {name: h1, addresses: "
+                                    "{tcp: 10.0.0.2}, data_port: 8110}\n",
+                                    "fabric.yaml", fabric::Keys::kOptional)
+                                    .value();
+  Probing probing({.program = write_program(kDone),
+                   .has_jobs = [] { return false; },
+                   .tokens = &tokens_,
+                   .ports = ProbePorts(fabric, "h0")});
+  const auto refused = [&](const char* what, const char* list, const json& port) {
+    json item{{"address", "10.0.0.1"}};
+    if (!port.is_null()) item["port"] = port;
+    const json command{{"do", what}, {"token", std::string(32, '1')}, {list, {json{{"port", 7110U}}, item}}};
+    const Status answer = said(of(probing), {{"session", "s"}, {"commands", {command}}}).status();
+    EXPECT_TRUE(answer.ok() || answer.what().ends_with("is no data port of the fabric that this daemon has read"));
+    return !answer.ok();
+  };
+  for (const json& port : {json(7110U), json(7111U), json(7118U)}) EXPECT_FALSE(refused("listen", "sockets", port));
+  for (const json& port : {json(7109U), json(7119U), json(8110U), json(29511U), json("7110"), json(-1), json()})
+    EXPECT_TRUE(refused("listen", "sockets", port)) << port;
+  for (const auto& [what, list] : {std::pair("probe", "flows"), {"sweep", "flows"}, {"load", "bursts"}}) {
+    for (const json& port : {json(7110U), json(8110U), json(8118U)}) EXPECT_FALSE(refused(what, list, port));
+    for (const json& port : {json(22U), json(7100U), json(8119U), json()}) EXPECT_TRUE(refused(what, list, port));
+  }
 }
 
 // A program that hangs is given up when the asker's patience ends, and not more questions than a few wait for it.
