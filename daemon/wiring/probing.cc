@@ -41,6 +41,8 @@ constexpr auto kIdle = std::chrono::seconds(60);          // of a session
 constexpr int kMaxPatienceMs = 300'000;
 constexpr Duration kTokenLife = seconds(600);
 constexpr std::uint64_t kTokenAnswers = 200'000;
+// Of a session, which needs one; the data ports keep few, and not for sessions alone.
+constexpr std::size_t kMostTokens = 2;
 
 std::string find_program() {
   std::error_code ignored;
@@ -318,7 +320,12 @@ void Probing::serve(Task& task) {
     probe::Token token{};
     const bool listens = is_command(command, "listen") && command.contains("token") && command["token"].is_string();
     if (!listens || !probe::parse_token(command["token"].get<std::string>(), &token)) continue;
-    if (std::ranges::find(tokens_, token) == tokens_.end()) tokens_.push_back(token);
+    if (std::ranges::find(tokens_, token) != tokens_.end()) continue;
+    if (tokens_.size() == kMostTokens) {
+      parts_.tokens->forget(tokens_.front());
+      tokens_.erase(tokens_.begin());
+    }
+    tokens_.push_back(token);
   }
   allow_tokens();
   const auto stops = [this] {

@@ -94,6 +94,26 @@ TEST_F(AnswersTest, ProbesAreOfOneSessionAtATime) {
   EXPECT_TRUE(said(answerer, second).ok());
 }
 
+TEST_F(AnswersTest, TokensOfASessionPushNoOthersOut) {
+  const std::string program = folder_ / "tensorlane-probe";
+  std::ofstream(program) << "#!/bin/sh\nwhile read line; do echo '{\"kind\": \"done\"}'; done\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  ports::ProbeTokens tokens;
+  const ports::ProbeTokens::Token others{};
+  tokens.allow(others, Time(1), 10);  // the first to go where there are too many
+  Probing probing({program, [] { return false; }, &tokens, fabric::ClassTable()});
+  const ports::Answerer answerer = [&](const ports::Question& question, ports::Answered done) {
+    probing.answer(question, std::move(done));
+  };
+  json commands = json::array();
+  for (int i = 0; i < 40; ++i) commands.push_back({{"do", "listen"}, {"token", fmt::format("{:032x}", i + 1)}});
+  ASSERT_TRUE(said(answerer, {{"session", "many"}, {"commands", commands}}).ok());
+  EXPECT_TRUE(tokens.take(others, Time(0)));
+  ports::ProbeTokens::Token last{};
+  last.back() = 40;
+  EXPECT_TRUE(tokens.take(last, Time(0)));
+}
+
 // Whatever the program says, the daemon lives and passes it on.
 TEST_F(AnswersTest, AProgramThatProbesMaySayAnything) {
   const std::string program = folder_ / "tensorlane-probe";
