@@ -47,6 +47,7 @@ json describe_ranks(const ports::JobMetrics& job) {
                      {"wait_ns", rank.wait_ns.value()},
                      {"late_ns", rank.late_ns.value()},
                      {"blocked_ns", rank.blocked_ns.value()},
+                     {"stream_waits", rank.stream_waits.value()},
                      {"waiter", waiter == 0 ? json() : times_of(telemetry::read_thread_times(process, waiter))}});
   }
   return ranks;

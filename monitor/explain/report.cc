@@ -96,6 +96,7 @@ RankTimes rank_of(Reader& in) {
   rank.operations = in.grown("operations");
   rank.mean_wait = in.grown("wait_ns") * kNano / std::max(rank.operations, 1.0);
   rank.blocked = in.grown("blocked_ns") * kNano;
+  rank.stream_waits = in.grown_if("stream_waits").value_or(0);
   if (!in.has("waiter")) return rank;
   Reader waiter = in.inner("waiter");
   rank.run = waiter.grown("run_ns") * kNano;

@@ -18,6 +18,9 @@ struct RankTimes {
   double operations = 0;
   double mean_wait = 0;  // of an operation, from this rank's submission to completion
   double blocked = 0;    // its threads, in waits for operations
+  // How often streams of a GPU were made to wait for operations: for how long is not known, and then `blocked` is not
+  // all of its wait.
+  double stream_waits = 0;
   // Of the thread that waits: on a CPU, ready without a CPU; unknown where the kernel or the client does not say.
   std::optional<double> run, runnable;
 };

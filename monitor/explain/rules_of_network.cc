@@ -338,7 +338,7 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   if (full) find_ordering(job, findings);
   find_small_tensors(job, fullest, findings);
   find_staging(job, findings);
-  if (findings->size() > before) return;
+  if (findings->size() > before || job.stream_waits > 0) return;
   findings->push_back({Cause::kNetwork, Confidence::kPossible, job.exposed, "the network, or the daemons",
                        fmt::format("the rank that waits least waits for tensors for {:.1f} ms of an iteration; the "
                                    "fullest link carries {:.0f} % "

@@ -206,7 +206,7 @@ json to_json(const Figures& figures) {
     ranks.push_back({{"rank", rank.rank},
                      {"host", rank.host},
                      {"lag_s", rank.lag},
-                     {"computing_s", rank.computing},
+                     {"computing_s", known(rank.computing)},
                      {"lags_s", std::move(lags)}});
   }
   for (const TagFigures& tag : figures.tags) {
@@ -226,8 +226,8 @@ json to_json(const Figures& figures) {
           {"hosts_without_answer", std::move(silent)},
           {"iteration_s", figures.explanation.iteration},
           {"iterations", figures.explanation.iterations},
-          {"exposed_s", figures.explanation.exposed},
-          {"efficiency", figures.explanation.efficiency},
+          {"exposed_s", known(figures.explanation.exposed)},
+          {"efficiency", known(figures.explanation.efficiency)},
           {"times", times_json(figures)},
           {"findings", findings_json(figures)},
           {"classes", std::move(classes)},

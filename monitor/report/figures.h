@@ -34,7 +34,8 @@ struct ClassFigures {
 struct RankFigures {
   std::uint32_t rank = 0;
   std::string host;
-  double lag = 0, computing = 0;            // explain::RankLag, of the whole time
+  double lag = 0;                           // explain::RankLag, of the whole time, as is
+  std::optional<double> computing;          // this
   std::vector<std::optional<double>> lags;  // in each of Figures::times
 };
 

@@ -44,7 +44,8 @@ class Filler {
 constexpr double kBits = 8;
 
 struct Sums {
-  double sent = 0, received = 0, stalls = 0, blocked = 0;
+  double sent = 0, received = 0, stalls = 0;
+  std::optional<double> blocked;  // its ranks, in the mean
 };
 
 Sums sums_of(const explain::HostTimes& host) {
@@ -54,9 +55,17 @@ Sums sums_of(const explain::HostTimes& host) {
     sums.received += kBits * cls.received_bytes / host.seconds;
     sums.stalls += cls.window_stalls / host.seconds;
   }
+  const bool known =
+      std::ranges::all_of(host.ranks, [](const explain::RankTimes& rank) { return rank.stream_waits == 0; });
+  if (host.ranks.empty() || !known) return sums;
+  sums.blocked = 0;
   for (const explain::RankTimes& rank : host.ranks)
-    sums.blocked += std::min(rank.blocked / host.seconds, 1.0) / static_cast<double>(host.ranks.size());
+    *sums.blocked += std::min(rank.blocked / host.seconds, 1.0) / static_cast<double>(host.ranks.size());
   return sums;
+}
+
+std::optional<double> exposed_share(const explain::Explanation& all) {
+  return all.exposed ? std::optional(std::min(*all.exposed / all.iteration, 1.0)) : std::nullopt;
 }
 
 std::string remark_of(const json& job) {
@@ -103,7 +112,7 @@ void add_job(const json& job, const Times& own, Table* table) {
     row.set("sent_bits_per_second", Cell(sums.sent)).set("received_bits_per_second", Cell(sums.received));
     if (const auto all = explain::explain({times->second}); all.ok()) {
       row.set("iteration_s", Cell(all->iteration));
-      row.set("exposed_share", Cell(std::min(all->exposed / all->iteration, 1.0)));
+      row.set("exposed_share", exposed_share(*all));
     }
   }
   row.add();
@@ -130,7 +139,7 @@ void add_host(const explain::HostTimes& host, Table* table) {
   Filler row(table, host.host);
   row.set("host", Cell(host.host)).set("sent_bits_per_second", Cell(sums.sent));
   row.set("received_bits_per_second", Cell(sums.received)).set("stalls_per_second", Cell(sums.stalls));
-  if (!host.ranks.empty()) row.set("blocked_share", Cell(sums.blocked));
+  row.set("blocked_share", sums.blocked);
   if (host.lane_run) row.set("lane_cpu_share", Cell(*host.lane_run / lanes));
   if (host.lane_runnable) row.set("lane_no_cpu_share", Cell(*host.lane_runnable / lanes));
   row.set("iterations_per_second", Cell(host.iterations / host.seconds));
@@ -262,8 +271,8 @@ void add_ranks(const explain::HostTimes& host, const std::map<std::uint32_t, con
     Filler row(table, fmt::format("{:010}", rank.rank));
     row.set("rank", Cell(static_cast<double>(rank.rank))).set("host", Cell(host.host));
     if (const auto lag = lags.find(rank.rank); lag != lags.end())
-      row.set("lag_s", Cell(lag->second->lag)).set("computing_s", Cell(lag->second->computing));
-    row.set("blocked_share", Cell(std::min(rank.blocked / host.seconds, 1.0)));
+      row.set("lag_s", Cell(lag->second->lag)).set("computing_s", lag->second->computing);
+    if (rank.stream_waits == 0) row.set("blocked_share", Cell(std::min(rank.blocked / host.seconds, 1.0)));
     if (rank.operations > 0) row.set("wait_s", Cell(rank.mean_wait));
     if (rank.run) row.set("cpu_share", Cell(std::min(*rank.run / host.seconds, 1.0)));
     if (rank.runnable) row.set("no_cpu_share", Cell(std::min(*rank.runnable / host.seconds, 1.0)));
@@ -279,7 +288,7 @@ void explain_job(const Times& times, Picture* picture) {
   std::map<std::uint32_t, const explain::RankLag*> lags;
   if (all.ok()) {
     picture->iteration = all->iteration;
-    picture->exposed = std::min(all->exposed / all->iteration, 1.0);
+    picture->exposed = exposed_share(*all);
     const explain::Finding& first = all->findings.front();
     picture->finding = fmt::format("{} ({}): {}", explain::cause_name(first.cause),
                                    explain::confidence_name(first.confidence), first.where);

@@ -511,6 +511,28 @@ TEST(Explain, SaysThatPartsCannotBeToldApartWhereTheyAreNotKnown) {
   EXPECT_THAT(all->findings.front().help, HasSubstr("cannot be told apart"));
 }
 
+// No thread is blocked then, whatever the network does: that is no computation.
+TEST(Explain, WhereStreamsWaitOnAGpuNothingIsSaidOfComputation) {
+  for (const bool full : {true, false}) {
+    MadeUpJob job(4);
+    if (!full) job.bytes = 4000;
+    for (MadeUpHost& host : job.hosts) {
+      host.stream_waits = 12;
+      host.rank.compute = 0.001;
+    }
+    const Explanation all = explained(job);
+    EXPECT_FALSE(all.exposed) << *all.exposed;
+    EXPECT_FALSE(all.efficiency);
+    EXPECT_FALSE(all.ranks.front().computing);
+    EXPECT_EQ(find(all, Cause::kComputation), nullptr) << text_of(all);
+    for (const Finding& finding : all.findings) EXPECT_EQ(finding.confidence, Confidence::kPossible) << text_of(all);
+    EXPECT_EQ(find(all, Cause::kFullLink) != nullptr, full) << text_of(all);
+    ASSERT_EQ(find(all, Cause::kNotKnown) != nullptr, !full) << text_of(all);
+    if (full) continue;
+    EXPECT_THAT(find(all, Cause::kNotKnown)->evidence, HasSubstr("12.0 times in an iteration"));
+  }
+}
+
 TEST(Explain, SaysSoWhenThereIsNothingToCompare) {
   MadeUpJob job(3);
   job.seconds = job.iteration() / 100;

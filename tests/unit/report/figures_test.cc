@@ -102,6 +102,22 @@ TEST(Figures, AHostThatIsSilentWhereNothingGoesOnIsNamed) {
   EXPECT_THAT(error, HasSubstr("its daemon is stopped"));
 }
 
+TEST(Figures, WhatIsExposedIsNotKnownWhereStreamsWait) {
+  Watch watch;
+  for (int look = 0; look < 3; ++look) {
+    Reports reports = reports_of(2, 10 + look);
+    for (auto& [host, report] : reports) report["ranks"][0]["stream_waits"] = 100 * look;
+    watch.add(look, std::move(reports));
+  }
+  const Figures figures = *watch.figures();
+  EXPECT_TRUE(to_json(figures)["exposed_s"].is_null());
+  EXPECT_TRUE(to_json(figures)["efficiency"].is_null());
+  const std::string page = page_html(figures, "now");
+  EXPECT_THAT(page, HasSubstr("<b>not known</b>how long an iteration waits for tensors: streams wait on the GPU"));
+  EXPECT_THAT(page, Not(HasSubstr("of it is computation")));
+  EXPECT_THAT(page_html(figures_of(2, 3), "now"), HasSubstr("of it is computation"));
+}
+
 TEST(Tags, OfFlowsAreComparedWithTheirClasses) {
   json flows = json::array();
   for (int f = 0; f < 100; ++f)

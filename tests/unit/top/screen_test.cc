@@ -99,6 +99,10 @@ TEST_F(ScreenTest, EnterGoesIntoAJobAHostAndAClassAndBackspaceOut) {
   all_answer.silent = 0;
   screen.show(all_answer);
   EXPECT_THAT(shown(20), HasSubstr("100ms, 10% exposed"));
+  all_answer.exposed.reset();
+  screen.show(all_answer);
+  EXPECT_THAT(shown(20), HasSubstr("100ms, exposed ?"));
+  EXPECT_THAT(shown(120), HasSubstr("iteration 100ms, exposed: not known (streams wait on the GPU)"));
   press(Key::kDown);
   const std::string host = chosen_row().substr(0, 5);
   press(Key::kEnter);
@@ -325,6 +329,30 @@ TEST(Pictures, RatesComeFromTwoAnswersOfAHost) {
   EXPECT_EQ(all["hosts_without_answer"], 1);
   EXPECT_NEAR(all["iteration_s"], 0.1, 1e-9);
   EXPECT_EQ(all["ranks"].size(), 6u);
+}
+
+// Of its ranks one waits by streams: how long it waits is not known, and so nothing is said of the job.
+TEST(Pictures, WhatIsExposedIsNotKnownWhereStreamsWait) {
+  History history;
+  for (const int seconds : {10, 12}) {
+    Answers answers = round_of(4, seconds, true);
+    for (nlohmann::json* report : {&answers.reports["gpu00"], &answers.jobs["42"]})
+      (*report)["ranks"][1]["stream_waits"] = 100 * seconds;
+    history.add(std::move(answers));
+  }
+  const nlohmann::json shown = to_json(make_picture(history));
+  EXPECT_TRUE(shown["exposed_share"].is_null());
+  EXPECT_TRUE(shown["jobs"][0]["exposed_share"].is_null());
+  EXPECT_FALSE(shown["jobs"][0]["iteration_s"].is_null());
+  for (const nlohmann::json& rank : shown["ranks"]) {
+    const bool known = rank["rank"] != 1;
+    EXPECT_EQ(rank["blocked_share"].is_number(), known) << rank;
+    EXPECT_EQ(rank["computing_s"].is_number(), known) << rank;
+  }
+  for (const nlohmann::json& host : shown["hosts"]) {
+    const bool silent = host["host"] == "gpu03";
+    EXPECT_EQ(host["blocked_share"].is_number(), !silent && host["host"] != "gpu00") << host;
+  }
 }
 
 TEST(Pictures, ADaemonThatStartedAgainIsNamedAndNoRateIsMadeUp) {

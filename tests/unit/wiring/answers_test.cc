@@ -251,6 +251,9 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   const auto job = std::make_shared<ports::JobMetrics>();
   job->id = JobId(42);
   job->name = "train";
+  job->ranks = std::vector<ports::JobMetrics::PerRank>(1);
+  job->ranks[0].blocked_ns.add(5);
+  job->ranks[0].stream_waits.add(3);
   metrics.job_list.add(job);
   metrics.rails[0].bytes_sent[0].add(10);
   metrics.rails[0].bytes_sent[1].add(100);
@@ -263,6 +266,8 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   ASSERT_TRUE(text.ok()) << text.status().to_string();
   const json read = json::parse(*text);
   EXPECT_EQ(read["job"], "train");
+  EXPECT_EQ(read["ranks"][0]["blocked_ns"], 5);
+  EXPECT_EQ(read["ranks"][0]["stream_waits"], 3);
   EXPECT_EQ(read["rails"][0]["sent_bytes"], 110);
   EXPECT_EQ(read["rails"][0]["received_bytes"], 77);
 }
