@@ -37,6 +37,13 @@ json times_of(const telemetry::ThreadTimes& times) {
   return {{"run_ns", times.run_ns}, {"runnable_ns", times.runnable_ns}};
 }
 
+// Of the thread that submitted or waited last, with its number: the next time it may be another one.
+json describe_waiter(std::uint32_t process, std::uint32_t thread) {
+  json waiter = thread == 0 ? json() : times_of(telemetry::read_thread_times(process, thread));
+  if (!waiter.is_null()) waiter["thread"] = thread;
+  return waiter;
+}
+
 json describe_ranks(const ports::JobMetrics& job) {
   json ranks = json::array();
   for (const ports::JobMetrics::PerRank& rank : job.ranks) {
@@ -48,7 +55,7 @@ json describe_ranks(const ports::JobMetrics& job) {
                      {"late_ns", rank.late_ns.value()},
                      {"blocked_ns", rank.blocked_ns.value()},
                      {"stream_waits", rank.stream_waits.value()},
-                     {"waiter", waiter == 0 ? json() : times_of(telemetry::read_thread_times(process, waiter))}});
+                     {"waiter", describe_waiter(process, waiter)}});
   }
   return ranks;
 }

@@ -39,6 +39,8 @@ class Reader {
     if (!good) fail(key, "is no text");
     return good ? found->get<std::string>() : std::string();
   }
+  // Whether both have the same of it.
+  bool same(const char* key) { return has(key) && before_.at(key) == after_.at(key); }
   bool has(const char* key) { return has(before_, key) && has(after_, key); }
   Reader inner(const char* key) {
     Reader reader(has(before_, key) ? before_.at(key) : null(), has(after_, key) ? after_.at(key) : null());
@@ -99,9 +101,11 @@ RankTimes rank_of(Reader& in) {
   rank.stream_waits = in.grown_if("stream_waits").value_or(0);
   if (!in.has("waiter")) return rank;
   Reader waiter = in.inner("waiter");
-  rank.run = waiter.grown("run_ns") * kNano;
-  rank.runnable = waiter.grown("runnable_ns") * kNano;
-  if (!waiter.bad.empty()) in.fail("waiter", waiter.bad.c_str());
+  if (!waiter.same("thread")) return rank;  // the two counts are of two threads
+  const double run = waiter.grown("run_ns") * kNano, runnable = waiter.grown("runnable_ns") * kNano;
+  if (!waiter.bad.empty()) return rank;
+  rank.run = run;
+  rank.runnable = runnable;
   return rank;
 }
 

@@ -21,7 +21,8 @@ struct RankTimes {
   // How often streams of a GPU were made to wait for operations: for how long is not known, and then `blocked` is not
   // all of its wait.
   double stream_waits = 0;
-  // Of the thread that waits: on a CPU, ready without a CPU; unknown where the kernel or the client does not say.
+  // Of the thread that waits: on a CPU, ready without a CPU; unknown where the kernel or the client does not say, and
+  // where the two reports are of two threads.
   std::optional<double> run, runnable;
 };
 

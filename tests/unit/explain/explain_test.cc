@@ -533,6 +533,26 @@ TEST(Explain, WhereStreamsWaitOnAGpuNothingIsSaidOfComputation) {
   }
 }
 
+// A program may wait by one thread now and by another one then: their counts say nothing of each other.
+TEST(Report, OfTwoThreadsOfARankNoTimeIsMadeUp) {
+  const auto reports = MadeUpJob(3).reports();
+  const auto waiter_of = [&](const json& thread, double run_ns) {
+    json after = reports[0].second;
+    json& waiter = after["ranks"][0]["waiter"];
+    if (!thread.is_null()) waiter["thread"] = thread;
+    waiter["run_ns"] = waiter["run_ns"].get<double>() + run_ns;
+    const Result<HostTimes> times = difference(reports[0].first, after);
+    EXPECT_TRUE(times.ok()) << times.status().to_string();
+    return times.ok() ? times->ranks.at(0) : RankTimes{};
+  };
+  EXPECT_TRUE(waiter_of(nullptr, 0).run && waiter_of(nullptr, 0).runnable);
+  for (const double more : {-1e15, 3.6e12}) {
+    EXPECT_FALSE(waiter_of(7, more).run) << "of another thread, which has run for less or for hours";
+    EXPECT_FALSE(waiter_of(7, more).runnable);
+  }
+  EXPECT_FALSE(waiter_of(nullptr, -1e15).run) << "of a thread that took the number of another one";
+}
+
 TEST(Explain, SaysSoWhenThereIsNothingToCompare) {
   MadeUpJob job(3);
   job.seconds = job.iteration() / 100;

@@ -104,13 +104,15 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
                            {"peer_limited_ns", 0}});
   }
   const double wait = communication + longest() - total(host.rank);
-  json rank{{"rank", h},
-            {"operations", static_cast<std::uint64_t>(2 * operations * n)},
-            {"wait_ns", ns(2 * operations * n * wait)},
-            {"late_ns", 0},
-            {"blocked_ns", ns(host.stream_waits > 0 ? 0 : blocked * n)},
-            {"stream_waits", count(host.stream_waits * n)},
-            {"waiter", {{"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};
+  json rank{
+      {"rank", h},
+      {"operations", static_cast<std::uint64_t>(2 * operations * n)},
+      {"wait_ns", ns(2 * operations * n * wait)},
+      {"late_ns", 0},
+      {"blocked_ns", ns(host.stream_waits > 0 ? 0 : blocked * n)},
+      {"stream_waits", count(host.stream_waits * n)},
+      {"waiter",
+       {{"thread", 100 + h}, {"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};
   return {
       {"host", "h" + std::to_string(h)},
       {"job", "train"},

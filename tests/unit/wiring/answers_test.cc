@@ -254,6 +254,8 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   job->ranks = std::vector<ports::JobMetrics::PerRank>(1);
   job->ranks[0].blocked_ns.add(5);
   job->ranks[0].stream_waits.add(3);
+  job->ranks[0].process.set(static_cast<std::uint64_t>(getpid()));
+  job->ranks[0].waiter.set(static_cast<std::uint64_t>(gettid()));
   metrics.job_list.add(job);
   metrics.rails[0].bytes_sent[0].add(10);
   metrics.rails[0].bytes_sent[1].add(100);
@@ -268,6 +270,8 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   EXPECT_EQ(read["job"], "train");
   EXPECT_EQ(read["ranks"][0]["blocked_ns"], 5);
   EXPECT_EQ(read["ranks"][0]["stream_waits"], 3);
+  const json& waiter = read["ranks"][0]["waiter"];  // null where the kernel does not tell
+  EXPECT_TRUE(waiter.is_null() || waiter["thread"] == gettid()) << waiter;
   EXPECT_EQ(read["rails"][0]["sent_bytes"], 110);
   EXPECT_EQ(read["rails"][0]["received_bytes"], 77);
 }
