@@ -8,6 +8,7 @@
 #include <ctime>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -158,6 +159,7 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
 
 json JobReport::rails(const ports::LaneMetrics& all) const {
   const std::map<std::string, Traffic> traffic = read_traffic();
+  const std::vector<ports::FlowReport> flows = all.flows.all();
   json rails = json::array();
   for (std::uint8_t r = 0; r < parts_.config.self().rails(); ++r) {
     std::uint64_t sent = 0, received = 0;
@@ -166,7 +168,12 @@ json JobReport::rails(const ports::LaneMetrics& all) const {
     const std::string nic = handshake::interface_of(parts_.config.self().tcp_address(RailIndex(r)));
     const auto carried = traffic.find(nic);
     const auto speed = parts_.config.fabric.link_speed(parts_.config.self(), RailIndex(r));
+    std::set<std::string> transports;
+    for (const ports::FlowReport& flow : flows) {
+      if (flow.rail == RailIndex(r)) transports.insert(flow.transport);
+    }
     rails.push_back({{"nic", nic},
+                     {"transports", transports},
                      {"bits_per_second", speed ? json(speed->value) : json()},
                      {"sent_bytes", sent},
                      {"received_bytes", received},

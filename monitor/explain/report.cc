@@ -46,6 +46,20 @@ class Reader {
     Reader reader(has(before_, key) ? before_.at(key) : null(), has(after_, key) ? after_.at(key) : null());
     return reader;
   }
+  // Whether the second one's list has this text.
+  bool lists(const char* key, const char* text) const {
+    return is_list(after_, key) && std::ranges::find(after_.at(key), json(text)) != after_.at(key).end();
+  }
+  // Items of a list that are in both, by their places.
+  template <typename Take>
+  void each_by_place(const char* key, const Take& take) {
+    if (!is_list(before_, key) || !is_list(after_, key)) return fail(key, "is no list");
+    for (std::size_t i = 0; i < std::min(before_.at(key).size(), after_.at(key).size()); ++i) {
+      Reader reader(before_.at(key)[i], after_.at(key)[i]);
+      take(reader);
+      if (!reader.bad.empty()) return fail(key, reader.bad.c_str());
+    }
+  }
   // Items of a list that are in both, by some of their keys; others are new, or gone.
   template <typename Take>
   void each(const char* key, std::initializer_list<const char*> names, const Take& take) {
@@ -143,8 +157,11 @@ RailTimes rail_of(Reader& in) {
   RailTimes rail;
   rail.nic = in.text("nic");
   rail.speed = in.last_if("bits_per_second");
-  rail.nic_sent = in.grown_if("nic_sent_bytes");
-  rail.nic_received = in.grown_if("nic_received_bytes");
+  if (in.same("nic")) {
+    rail.nic_sent = in.grown_if("nic_sent_bytes");
+    rail.nic_received = in.grown_if("nic_received_bytes");
+  }
+  rail.over_memory = in.lists("transports", "local");
   rail.sent = in.grown("sent_bytes");
   rail.received = in.grown("received_bytes");
   return rail;
@@ -172,7 +189,7 @@ Result<HostTimes> difference(const json& before, const json& after) {
   if (!lanes.bad.empty()) in.fail("lanes", lanes.bad.c_str());
   in.each("ranks", {"rank"}, [&](Reader& item) { host.ranks.push_back(rank_of(item)); });
   in.each("classes", {"name"}, [&](Reader& item) { host.classes.push_back(class_of(item)); });
-  in.each("rails", {"nic"}, [&](Reader& item) { host.rails.push_back(rail_of(item)); });
+  in.each_by_place("rails", [&](Reader& item) { host.rails.push_back(rail_of(item)); });
   if (in.bad.empty() && host.classes.empty()) in.fail("classes", "is empty");
   // Text where the kernel does not tell of connections.
   if (after.is_object() && after.contains("connections") && after["connections"].is_array()) {

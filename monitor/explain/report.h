@@ -48,6 +48,7 @@ struct RailTimes {
   std::optional<double> speed;                   // bits/s, of the fabric file
   std::optional<double> nic_sent, nic_received;  // bytes of whomever
   double sent = 0, received = 0;                 // payload of all jobs of the daemon
+  bool over_memory = false;                      // some of it goes to daemons of this machine, over no link
 };
 
 struct HostTimes {

@@ -74,7 +74,11 @@ std::vector<Column> peer_columns() {
 std::vector<Column> rail_columns() {
   return {{"nic", "NIC", Unit::kText, 100, "network interface"},
           {"host", "HOST", Unit::kText, 90, "its host"},
-          {"use", "USE", Unit::kShare, 95, "of the link's speed in the fabric file, in the fuller direction", 0.9},
+          {"use", "USE", Unit::kShare, 95,
+           "of the link's speed in the fabric file, in the fuller direction: by OUT and IN, or by SENT and RECV where "
+           "RDMA or "
+           "DPDK passes by the kernel's counts",
+           0.9},
           {"nic_sent_bits_per_second", "OUT b/s", Unit::kBitsPerSecond, 80,
            "bits that the NIC sends in a second, whoever's"},
           {"nic_received_bits_per_second", "IN b/s", Unit::kBitsPerSecond, 75, "bits that it receives"},

@@ -8,6 +8,7 @@
 
 #include "monitor/answers/read.h"
 #include "monitor/explain/explain.h"
+#include "monitor/explain/links.h"
 
 namespace tensorlane::top {
 
@@ -250,6 +251,7 @@ void add_peers(const explain::HostTimes& host, Table* table) {
 }
 
 void add_rails(const explain::HostTimes& host, Table* table) {
+  const std::vector<explain::LinkTimes> sent = explain::links_of(host, true), received = explain::links_of(host, false);
   for (std::size_t r = 0; r < host.rails.size(); ++r) {
     const explain::RailTimes& rail = host.rails[r];
     Filler row(table, fmt::format("{}/{}", host.host, r));
@@ -259,8 +261,10 @@ void add_rails(const explain::HostTimes& host, Table* table) {
     if (rail.nic_sent && rail.nic_received) {
       const double out = kBits * *rail.nic_sent / host.seconds, in = kBits * *rail.nic_received / host.seconds;
       row.set("nic_sent_bits_per_second", Cell(out)).set("nic_received_bits_per_second", Cell(in));
-      if (rail.speed && *rail.speed > 0) row.set("use", Cell(std::max(out, in) / *rail.speed));
     }
+    const explain::LinkTimes *out = find_link(sent, r), *in = find_link(received, r);
+    if (out != nullptr || in != nullptr)
+      row.set("use", Cell(std::max(out == nullptr ? 0 : use_of(*out, host), in == nullptr ? 0 : use_of(*in, host))));
     row.add();
   }
 }

@@ -331,6 +331,18 @@ TEST(Pictures, RatesComeFromTwoAnswersOfAHost) {
   EXPECT_EQ(all["ranks"].size(), 6u);
 }
 
+// RDMA passes by the counts of the NIC.
+TEST(Pictures, TheUseOfALinkIsWhatTheDaemonSendsWhereTheNicDoesNotCountIt) {
+  History history;
+  for (const int seconds : {10, 12}) {
+    Answers answers = round_of(2, seconds, true);
+    for (const char* key : {"nic_sent_bytes", "nic_received_bytes"}) answers.reports["gpu00"]["rails"][0][key] = 0;
+    history.add(std::move(answers));
+  }
+  const nlohmann::json shown = to_json(make_picture(history));
+  EXPECT_NEAR(shown["rails"][0]["use"].get<double>(), 137.5e6 * 8 * 1.08 / 10e9, 1e-6);
+}
+
 // Of its ranks one waits by streams: how long it waits is not known, and so nothing is said of the job.
 TEST(Pictures, WhatIsExposedIsNotKnownWhereStreamsWait) {
   History history;

@@ -257,6 +257,7 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   job->ranks[0].process.set(static_cast<std::uint64_t>(getpid()));
   job->ranks[0].waiter.set(static_cast<std::uint64_t>(gettid()));
   metrics.job_list.add(job);
+  metrics.flows.up(RailIndex(0), {JobId(42), HostIndex(1), ClassId(0)}, {.transport = "rdma"});
   metrics.rails[0].bytes_sent[0].add(10);
   metrics.rails[0].bytes_sent[1].add(100);
   metrics.rails[0].bytes_received[0].add(7);
@@ -272,6 +273,7 @@ TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
   EXPECT_EQ(read["ranks"][0]["stream_waits"], 3);
   const json& waiter = read["ranks"][0]["waiter"];  // null where the kernel does not tell
   EXPECT_TRUE(waiter.is_null() || waiter["thread"] == gettid()) << waiter;
+  EXPECT_EQ(read["rails"][0]["transports"], json({"rdma"}));
   EXPECT_EQ(read["rails"][0]["sent_bytes"], 110);
   EXPECT_EQ(read["rails"][0]["received_bytes"], 77);
 }
