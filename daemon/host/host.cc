@@ -30,6 +30,7 @@ struct Host::Rail final : ports::FlowOwner {
   Rail(Host& of, RailIndex i, const RailConfig& c) : host(of), index(i), config(c), control(c.control_limit) {}
 
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
   Host& host;
@@ -51,6 +52,9 @@ ports::FrameSink& Host::Rail::on_flow_up(const ports::FlowKey& key, ports::Flow&
   RailSet* rails = host.rails_of(key.job);
   if (rails == nullptr) return nobody;
   return rails->flow_up(index, key, flow, host.context_.now);
+}
+void Host::Rail::on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) {
+  if (RailSet* rails = host.rails_of(key.job)) rails->flow_resumed(index, key, flow);
 }
 void Host::Rail::on_flow_down(const ports::FlowKey& key, const Status& cause) {
   next_look = Time();  // its bytes have left the window

@@ -129,8 +129,8 @@ class PathBoard {
   std::map<std::pair<std::string, RailIndex>, PathReport> paths_;  // guarded by mutex_
 };
 
-// The flows that are up. The lane writes when one comes or goes, which is never on the way of a slice; any thread
-// reads.
+// The flows that are up. The lane writes when one comes, is resumed or goes, which is never on the way of a slice; any
+// thread reads.
 class FlowBoard {
  public:
   void up(RailIndex rail, const FlowKey& flow, FlowReport report) {

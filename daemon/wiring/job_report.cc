@@ -146,6 +146,7 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
     listed.push_back({{"peer", flow->peer},
                       {"class", parts_.config.fabric.classes.data[flow->cls.value].name},
                       {"rail", flow->rail.value},
+                      {"path", flow->path},
                       {"rtt_ns", connection->rtt.value},
                       {"min_rtt_ns", connection->min_rtt.value},
                       {"segments", connection->segments},

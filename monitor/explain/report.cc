@@ -193,8 +193,10 @@ Result<HostTimes> difference(const json& before, const json& after) {
   if (in.bad.empty() && host.classes.empty()) in.fail("classes", "is empty");
   // Text where the kernel does not tell of connections.
   if (after.is_object() && after.contains("connections") && after["connections"].is_array()) {
-    in.each("connections", {"peer", "class", "rail"},
-            [&](Reader& item) { host.connections.push_back(connection_of(item)); });
+    in.each("connections", {"peer", "class", "rail"}, [&](Reader& item) {
+      // The counts of a flow that goes on over a new connection begin anew.
+      if (!item.has("path") || item.same("path")) host.connections.push_back(connection_of(item));
+    });
   }
   if (in.bad.empty() && host.seconds > 0) return host;
   const std::string shown = host.host.empty() ? "a host" : "host " + host.host;

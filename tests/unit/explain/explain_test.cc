@@ -603,6 +603,21 @@ TEST(Report, OfTwoRailsOnOneNicEachHasItsOwnPayload) {
   EXPECT_FALSE(times->rails[0].over_memory);
 }
 
+// The kernel's counts are of a connection, and a flow may go on over a new one.
+TEST(Report, OfAFlowThatWasResumedNothingIsMadeUp) {
+  auto [before, after] = MadeUpJob(3).reports()[0];
+  for (json* report : {&before, &after}) {
+    for (json& connection : (*report)["connections"]) connection["path"] = "10.0.0.1:1 -> 10.0.0.2:1";
+  }
+  EXPECT_EQ(difference(before, after)->connections.size(), 2u);
+  json& resumed = after["connections"][0];
+  resumed["path"] = "10.0.0.1:2 -> 10.0.0.2:1";
+  for (const char* count : {"segments", "resent", "acked_bytes", "busy_ns"}) resumed[count] = 0;
+  const Result<HostTimes> times = difference(before, after);
+  ASSERT_TRUE(times.ok()) << times.status().to_string();
+  EXPECT_EQ(times->connections.size(), 1u);
+}
+
 // A program may wait by one thread now and by another one then: their counts say nothing of each other.
 TEST(Report, OfTwoThreadsOfARankNoTimeIsMadeUp) {
   const auto reports = MadeUpJob(3).reports();
