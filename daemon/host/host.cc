@@ -297,13 +297,15 @@ std::size_t Host::send(Rail& rail) {
     sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
     control.take(context_.now, before - credit);
   }
-  std::uint8_t least_urgent = config_.classes;  // that has something to send
-  while (least_urgent > 0 && !has_sends(rail, ClassId(--least_urgent))) {
-  }
+  std::optional<std::uint8_t> least_urgent;  // that has something to send; before any data is sent in this turn
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     const ClassId cls{c};
     if (!has_sends(rail, cls)) continue;  // what a class above may not send any more has come into this one
-    context_.bulk_waits = c < least_urgent;
+    if (!least_urgent) {
+      least_urgent = static_cast<std::uint8_t>(config_.classes - 1);
+      while (*least_urgent > c && !has_sends(rail, ClassId(*least_urgent))) --*least_urgent;
+    }
+    context_.bulk_waits = c < *least_urgent;
     const Bytes in_flight = rail.transport->in_flight(cls);
     const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);
     // Nothing in flight makes room for one operation, however small the window.
