@@ -148,16 +148,22 @@ void add_host(const explain::HostTimes& host, Table* table) {
   row.set("ranks", Cell(static_cast<double>(host.ranks.size()))).add();
 }
 
-// How much a count of two statuses has grown, in a second.
-std::optional<double> rate(const json& before, const json& after, const char* key, double seconds) {
+// How much a count of two statuses has grown; none where the daemon began anew in between.
+std::optional<double> growth(const json& before, const json& after, const char* key) {
   const auto old = answers::number(before, key), now = answers::number(after, key);
-  if (!old || !now || *now < *old || seconds <= 0) return std::nullopt;
-  return (*now - *old) / seconds;
+  return old && now && *now >= *old ? std::optional(*now - *old) : std::nullopt;
+}
+
+// The same in a second, of which `seconds` have passed by the daemon's own clock.
+std::optional<double> rate(const json& before, const json& after, const char* key, std::optional<double> seconds) {
+  const auto grown = growth(before, after, key);
+  return grown && seconds && *seconds > 0 ? std::optional(*grown / *seconds) : std::nullopt;
 }
 
 // Of all jobs of a daemon, where no job is looked at.
-void add_status(const std::string& host, const json& before, const json& after, double seconds, Table* hosts,
-                Table* classes) {
+void add_status(const std::string& host, const json& before, const json& after, Table* hosts, Table* classes) {
+  // Not the time between the rounds: a host answers when it can, and a round waits for those that do not.
+  const std::optional<double> seconds = growth(before, after, "uptime_s");
   const json& lane = answers::member(after, "lane");
   const json& old_lane = answers::member(before, "lane");
   const double lanes = std::max(answers::number(lane, "lanes").value_or(1), 1.0);
@@ -350,7 +356,7 @@ Picture make_picture(const History& history) {
     std::map<std::string, json> statuses = last.statuses;
     if (last.local.is_object()) statuses[last.host] = last.local;
     for (const auto& [host, status] : statuses)
-      add_status(host, history.status_before(host), status, history.seconds(), hosts, &picture.host_classes);
+      add_status(host, history.status_before(host), status, hosts, &picture.host_classes);
     add_silent(last.silent, hosts);
     picture.hosts = hosts->rows.size();
     picture.silent = last.silent.size();

@@ -118,7 +118,6 @@ inline nlohmann::json status_of(const std::string& host, int hosts, double secon
 // All hosts answer but the last one; of job kJob where `of_job`, else all statuses.
 inline Answers round_of(int hosts, double seconds, bool of_job) {
   Answers answers;
-  answers.at = seconds;
   answers.host = host_name(0);
   answers.local = status_of(host_name(0), hosts, seconds);
   for (int h = 0; h < hosts - 1; ++h) {

@@ -399,6 +399,23 @@ TEST(Pictures, OfDaemonsOneThatStartedAgainHasNoRateEither) {
   }
 }
 
+// One answers a second later than the others, and so a moment later the next time.
+TEST(Pictures, RatesOfADaemonAreByItsOwnTime) {
+  History history;
+  for (const auto& [round, late] : {std::pair(10, 0.0), std::pair(11, 0.99), std::pair(12, 0.01)}) {
+    Answers answers = round_of(4, round, false);
+    answers.statuses["gpu01"] = status_of("gpu01", 4, round + late);
+    history.add(answers);
+    if (round == 10) continue;
+    const nlohmann::json hosts = to_json(make_picture(history))["hosts"];
+    for (const auto& host : hosts) {
+      if (host["host"] == "gpu03") continue;  // which is silent
+      EXPECT_NEAR(host["sent_bits_per_second"], 2 * 8e6, 1) << host;
+      EXPECT_NEAR(host["lane_cpu_share"], 0.5, 1e-9) << host;
+    }
+  }
+}
+
 // Of two hosts: one has three times as many operations, which wait five times as long.
 TEST(Pictures, TheMeanOfAClassCountsAHostByItsOperations) {
   History history;
