@@ -9,8 +9,10 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "daemon/telemetry/connections.h"
 #include "daemon/telemetry/scheduler.h"
@@ -124,25 +126,46 @@ const Result<JobReport::Sockets>& JobReport::read_sockets() const {
   return *sockets_;
 }
 
+namespace {
+
+// A flow of the job, and the kernel's view of it.
+struct Found {
+  const ports::FlowReport* flow;
+  const telemetry::TcpConnection* connection;
+};
+
+void sort_by_urgency(std::vector<Found>* found) {
+  std::map<HostIndex, ClassId> most_urgent;
+  for (const Found& f : *found) {
+    const auto [at, fresh] = most_urgent.emplace(f.flow->host, f.flow->cls);
+    if (!fresh) at->second = std::min(at->second, f.flow->cls);
+  }
+  std::ranges::stable_sort(*found, {}, [&](const Found& f) {
+    return std::tuple(f.flow->cls != most_urgent.at(f.flow->host), f.flow->cls, ~f.connection->acked_bytes);
+  });
+}
+
+}  // namespace
+
 // The kernel's view of the flows that the job has, in both directions: of a pair of hosts the connection that one of
 // them made carries what both send.
-json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
-  struct Found {
-    const ports::FlowReport* flow;
-    const telemetry::TcpConnection* connection;
-  };
+void JobReport::add_connections(JobId job, const ports::LaneMetrics& all, json* report) const {
   const std::vector<ports::FlowReport> flows = all.flows.all();
   const Result<Sockets>& sockets = read_sockets();
-  if (!sockets.ok()) return sockets.status().to_string();
+  json& listed = (*report)["connections"] = json::array();
   std::vector<Found> found;
-  for (const ports::FlowReport& flow : flows) {
-    const auto at = flow.id == job && flow.cls != kControlClass ? sockets->find(flow.path) : sockets->end();
-    if (at != sockets->end()) found.push_back({&flow, &at->second});
+  if (sockets.ok()) {
+    for (const ports::FlowReport& flow : flows) {
+      const auto at = flow.id == job && flow.cls != kControlClass ? sockets->find(flow.path) : sockets->end();
+      if (at != sockets->end()) found.push_back({&flow, &at->second});
+    }
+  } else {
+    listed = sockets.status().to_string();
   }
-  std::ranges::stable_sort(found, std::greater(), [](const Found& f) { return f.connection->acked_bytes; });
-  json listed = json::array();
-  for (std::size_t i = 0; i < std::min(found.size(), kMostConnections); ++i) {
-    const auto& [flow, connection] = found[i];
+  sort_by_urgency(&found);
+  const std::size_t described = std::min(found.size(), kMostConnections);
+  (*report)["connections_left_out"] = found.size() - described;
+  for (const auto& [flow, connection] : std::span(found).first(described)) {
     listed.push_back({{"peer", flow->peer},
                       {"class", parts_.config.fabric.classes.data[flow->cls.value].name},
                       {"rail", flow->rail.value},
@@ -155,7 +178,6 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
                       {"busy_ns", connection->busy.value},
                       {"peer_limited_ns", connection->peer_limited.value}});
   }
-  return listed;
 }
 
 json JobReport::rails(const ports::LaneMetrics& all) const {
@@ -194,7 +216,7 @@ Result<json> JobReport::read(JobId id) const {
   }
   const telemetry::ThreadTimes lanes =
       telemetry::read_process_times(static_cast<std::uint32_t>(getpid()), kMostThreads, kLaneThreads);
-  return json{{"host", parts_.config.host},
+  json report{{"host", parts_.config.host},
               {"job", (*job)->name},
               {"at_ns", now_ns(CLOCK_MONOTONIC)},
               {"wall_clock_ns", now_ns(CLOCK_REALTIME)},
@@ -206,8 +228,9 @@ Result<json> JobReport::read(JobId id) const {
               {"staging_limit_bytes", all->staging_limit_bytes.value()},
               {"ranks", describe_ranks(**job)},
               {"classes", classes(**job, *all)},
-              {"connections", connections(id, *all)},
               {"rails", rails(*all)}};
+  add_connections(id, *all, &report);
+  return report;
 }
 
 ports::Answerer answerer(const JobReport& report) {

@@ -126,6 +126,7 @@ json to_json(const explain::Explanation& all, const remedies::Predictions& predi
           {"findings", findings},
           {"ranks", ranks},
           {"hosts_without_answer", hosts},
+          {"connections_left_out", all.connections_left_out},
           {"simulated_iteration_s", known(predictions.simulated)}};
 }
 
@@ -157,6 +158,9 @@ void print(const explain::Explanation& all, const remedies::Predictions& predict
     fmt::print("{}\n",
                rank.computing ? fmt::format(", computes {:.1f} ms of an iteration", *rank.computing * 1e3) : "");
   }
+  if (all.connections_left_out > 0)
+    fmt::print("{:.0f} connections are not looked at: each host describes 64, the most urgent ones first\n",
+               all.connections_left_out);
   std::size_t said = 0;
   for (const auto& [host, why] : silent) {
     if (++said > kMostSilent) break;

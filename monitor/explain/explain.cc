@@ -159,6 +159,7 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   Explanation all;
   all.iteration = job.iteration;
   all.iterations = job.iterations;
+  for (const HostTimes& host : hosts) all.connections_left_out += host.connections_left_out;
   double longest = 0;
   for (const RankShare& rank : job.ranks) {
     longest = std::max(longest, rank.computing.value_or(0));

@@ -83,8 +83,9 @@ struct Explanation {
   // Of an iteration in which even the rank that waits least waits for operations, and the share of an iteration in
   // which the rank that computes longest computes. Not known where streams of a GPU wait: the programs do not see it.
   std::optional<double> exposed, efficiency;
-  std::vector<RankLag> ranks;     // the latest first
-  std::vector<Finding> findings;  // the surest first, of equally sure ones what costs most; never empty
+  double connections_left_out = 0;  // that the hosts do not describe, all together
+  std::vector<RankLag> ranks;       // the latest first
+  std::vector<Finding> findings;    // the surest first, of equally sure ones what costs most; never empty
 };
 
 // The error of a job that stands still, with a host of it that is silent and why: it may be the cause.

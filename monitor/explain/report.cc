@@ -198,6 +198,7 @@ Result<HostTimes> difference(const json& before, const json& after) {
       if (!item.has("path") || item.same("path")) host.connections.push_back(connection_of(item));
     });
   }
+  host.connections_left_out = in.last_if("connections_left_out").value_or(0);
   if (in.bad.empty() && host.seconds > 0) return host;
   const std::string shown = host.host.empty() ? "a host" : "host " + host.host;
   if (in.bad.empty()) in.bad = "no time lies between the two reports";

@@ -60,6 +60,7 @@ struct HostTimes {
   std::vector<RankTimes> ranks;
   std::vector<ClassTimes> classes;
   std::vector<Connection> connections;
+  double connections_left_out = 0;  // of the second report, which describes no more of them
   std::vector<RailTimes> rails;
 };
 
