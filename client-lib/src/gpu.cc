@@ -384,6 +384,7 @@ Status Context::stream_wait(std::span<tl_request_t*> requests, void* stream) {
     }
     // Without the mutex: a full queue of the stream blocks, and it is we who must empty it.
     TL_RETURN_IF_ERROR(device->wait_on(stream_of(stream), wait));
+    rings_.note_stream_wait();
   }
   Status first;
   for (tl_request_t*& request : requests) {

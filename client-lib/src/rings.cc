@@ -89,6 +89,12 @@ void ClientRings::note_blocked(Duration time) {
                               std::memory_order_relaxed);
 }
 
+void ClientRings::note_stream_wait() {
+  if (page_ == nullptr) return;
+  note_thread();
+  page_->stream_waits.fetch_add(1, std::memory_order_relaxed);
+}
+
 void ClientRings::wake_all() {
   if (page_ == nullptr) return;  // the session failed before it had rings, so nobody waits at them
   syscall(SYS_futex, &page_->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

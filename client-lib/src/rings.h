@@ -53,6 +53,8 @@ class ClientRings {
   void note_thread();
   // This thread has been blocked for so long.
   void note_blocked(Duration time);
+  // A stream of a GPU waits for an operation from now on, and this thread does not.
+  void note_stream_wait();
   std::uint64_t daemon_beats() const { return page_->daemon_beats.load(std::memory_order_relaxed); }
 
  private:

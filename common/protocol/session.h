@@ -221,6 +221,9 @@ struct RingPage {
   alignas(64) std::atomic<std::uint64_t> blocked_ns;
   std::atomic<std::uint32_t> waiter;
   ErrorBody error;
+  // Written by the client, for the same people: how often a stream of a GPU was made to wait for an operation. For how
+  // long it waits there, the client does not know.
+  alignas(64) std::atomic<std::uint64_t> stream_waits;
 };
 inline constexpr std::size_t kRingPageBytes = 4096;
 static_assert(sizeof(RingPage) <= kRingPageBytes);

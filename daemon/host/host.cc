@@ -30,6 +30,7 @@ struct Host::Rail final : ports::FlowOwner {
   Rail(Host& of, RailIndex i, const RailConfig& c) : host(of), index(i), config(c), control(c.control_limit) {}
 
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
   Host& host;
@@ -51,6 +52,9 @@ ports::FrameSink& Host::Rail::on_flow_up(const ports::FlowKey& key, ports::Flow&
   RailSet* rails = host.rails_of(key.job);
   if (rails == nullptr) return nobody;
   return rails->flow_up(index, key, flow, host.context_.now);
+}
+void Host::Rail::on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) {
+  if (RailSet* rails = host.rails_of(key.job)) rails->flow_resumed(index, key, flow);
 }
 void Host::Rail::on_flow_down(const ports::FlowKey& key, const Status& cause) {
   next_look = Time();  // its bytes have left the window
@@ -293,13 +297,15 @@ std::size_t Host::send(Rail& rail) {
     sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
     control.take(context_.now, before - credit);
   }
-  std::uint8_t least_urgent = config_.classes;  // that has something to send
-  while (least_urgent > 0 && !has_sends(rail, ClassId(--least_urgent))) {
-  }
+  std::optional<std::uint8_t> least_urgent;  // that has something to send; before any data is sent in this turn
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     const ClassId cls{c};
     if (!has_sends(rail, cls)) continue;  // what a class above may not send any more has come into this one
-    context_.bulk_waits = c < least_urgent;
+    if (!least_urgent) {
+      least_urgent = static_cast<std::uint8_t>(config_.classes - 1);
+      while (*least_urgent > c && !has_sends(rail, ClassId(*least_urgent))) --*least_urgent;
+    }
+    context_.bulk_waits = c < *least_urgent;
     const Bytes in_flight = rail.transport->in_flight(cls);
     const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);
     // Nothing in flight makes room for one operation, however small the window.

@@ -174,13 +174,17 @@ ports::FrameSink& JobRail::flow_up(const ports::FlowKey& key, ports::Flow& flow,
   ports::FrameSink& sink = *slot;
   ++peer.up;
   if (const Status charged = charge_flows(peer); !charged.ok()) owner_.rail_failed(charged);
+  report_flow(key, stats);
+  context_.metrics->paths.set(spec_.hosts[key.peer.value].name, rail_, transport().path(job(), key.peer));
+  look_if_connected(key.peer, now);
+  return sink;
+}
+
+void JobRail::report_flow(const ports::FlowKey& key, const ports::FlowStats& stats) {
   context_.metrics->flows.up(
       rail_, key,
       {spec_.name, spec_.hosts[key.peer.value].name, key.cls, rail_, stats.effective_dscp, stats.effective_pcp,
        stats.transport, stats.describe, spec_.owner.user, stats.protection});
-  context_.metrics->paths.set(spec_.hosts[key.peer.value].name, rail_, transport().path(job(), key.peer));
-  look_if_connected(key.peer, now);
-  return sink;
 }
 
 RailsOwner::Lost JobRail::flow_down(const ports::FlowKey& key) {

@@ -75,6 +75,8 @@ class JobRail {
   void close();
   // A flow is up, of which `stats` says over what it goes. Returns where its frames go until flow_down().
   ports::FrameSink& flow_up(const ports::FlowKey& key, ports::Flow& flow, const ports::FlowStats& stats, Time now);
+  // Tells those who look at the host over what a flow goes, which is up.
+  void report_flow(const ports::FlowKey& key, const ports::FlowStats& stats);
   RailsOwner::Lost flow_down(const ports::FlowKey& key);
   // The classes of the flows to the host that are not up: "class 1", "classes 0, 1 and control".
   std::string classes_down(HostIndex host) const;

@@ -53,6 +53,7 @@ void Job::read_clients() {
     if (!sessions_[local]) continue;
     const ports::ClientTimes times = sessions_[local]->times();
     metrics_->ranks[local].blocked_ns.set(times.blocked_ns);
+    metrics_->ranks[local].stream_waits.set(times.stream_waits);
     metrics_->ranks[local].process.set(times.process);
     metrics_->ranks[local].waiter.set(times.waiter);
   }

@@ -185,6 +185,10 @@ ports::FrameSink& RailSet::flow_up(RailIndex rail, const ports::FlowKey& key, po
   return sink;
 }
 
+void RailSet::flow_resumed(RailIndex rail, const ports::FlowKey& key, const ports::Flow& flow) {
+  at(rail).report_flow(key, flow.stats());
+}
+
 void RailSet::flow_down(RailIndex rail, const ports::FlowKey& key, const Status& cause, Time now) {
   const RailsOwner::Lost lost = at(rail).flow_down(key);
   if (closing_) return look_if_closed(now);

@@ -24,6 +24,7 @@ class RailSet final : public Rails, private JobRail::Owner {
 
   // ---- from a rail's transport ----
   ports::FrameSink& flow_up(RailIndex rail, const ports::FlowKey& key, ports::Flow& flow, Time now);
+  void flow_resumed(RailIndex rail, const ports::FlowKey& key, const ports::Flow& flow);
   void flow_down(RailIndex rail, const ports::FlowKey& key, const Status& cause, Time now);
 
   // ---- the loop ----

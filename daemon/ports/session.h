@@ -24,9 +24,10 @@ struct BufferPlace {
 
 // What a client's process is, and what it says of itself, which may be anything.
 struct ClientTimes {
-  std::uint32_t process = 0;     // its pid, as the kernel says
-  std::uint32_t waiter = 0;      // the thread of it that submitted or waited last, as it says
-  std::uint64_t blocked_ns = 0;  // that its threads have been blocked in waits, all together, as it says
+  std::uint32_t process = 0;       // its pid, as the kernel says
+  std::uint32_t waiter = 0;        // the thread of it that submitted or waited last, as it says
+  std::uint64_t blocked_ns = 0;    // that its threads have been blocked in waits, all together, as it says
+  std::uint64_t stream_waits = 0;  // how often a stream of a GPU was made to wait for an operation, as it says
 };
 
 // The data-path face of one client: its rings and arenas, in the daemon's own mapping. All calls on the lane's thread,

@@ -129,8 +129,8 @@ class PathBoard {
   std::map<std::pair<std::string, RailIndex>, PathReport> paths_;  // guarded by mutex_
 };
 
-// The flows that are up. The lane writes when one comes or goes, which is never on the way of a slice; any thread
-// reads.
+// The flows that are up. The lane writes when one comes, is resumed or goes, which is never on the way of a slice; any
+// thread reads.
 class FlowBoard {
  public:
   void up(RailIndex rail, const FlowKey& flow, FlowReport report) {
@@ -176,10 +176,11 @@ struct JobMetrics {
   // say: of two ranks, the one that waits less for the same operations was later with them.
   struct PerRank {
     Rank rank;
-    Counter operations;       // complete ones
-    Counter wait_ns;          // of them all, from its submission to completion
-    Counter late_ns;          // from the first submission on this host to its own
-    Counter blocked_ns;       // that its threads have been blocked in waits, as the client says (untrusted)
+    Counter operations;    // complete ones
+    Counter wait_ns;       // of them all, from its submission to completion
+    Counter late_ns;       // from the first submission on this host to its own
+    Counter blocked_ns;    // that its threads have been blocked in waits, as the client says (untrusted)
+    Counter stream_waits;  // how often a GPU's stream was made to wait for an operation, as the client says (untrusted)
     Counter process, waiter;  // its process; the thread that submitted or waited last, as the client says (untrusted)
   };
   std::vector<PerRank> ranks;  // as many as the host has, from the begin on
@@ -208,7 +209,7 @@ struct JobMetrics {
     for (std::size_t r = 0; r < std::min(ranks.size(), more.ranks.size()); ++r) {
       ranks[r].rank = more.ranks[r].rank;
       for (const auto counter : {&PerRank::operations, &PerRank::wait_ns, &PerRank::late_ns, &PerRank::blocked_ns,
-                                 &PerRank::process, &PerRank::waiter})
+                                 &PerRank::stream_waits, &PerRank::process, &PerRank::waiter})
         (ranks[r].*counter).add((more.ranks[r].*counter).value());
     }
   }

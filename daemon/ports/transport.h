@@ -133,6 +133,8 @@ class FlowOwner {
   // A flow is up; it can be sent on once this has returned. Returns where its frames go: the owner keeps that until
   // on_flow_down() is called. No other flow of this name is up: its end has been told.
   virtual FrameSink& on_flow_up(const FlowKey& key, Flow& flow) = 0;
+  // The flow, which is up, goes on over a new connection: its stats() name other ends, and tags that were set anew.
+  virtual void on_flow_resumed([[maybe_unused]] const FlowKey& key, [[maybe_unused]] const Flow& flow) {}
   // The flow is gone; one of a job that resumes, only after resume_within. `cause` is ok after close(), else it names
   // peer, class and reason. Comes once for what connect() began or on_flow_up() told of; nothing of the flow comes
   // after it, and no buffer given to send() is read any more. Not the place to call remove_job().

@@ -132,7 +132,8 @@ std::uint64_t Session::beats() const {
 }
 
 ports::ClientTimes Session::times() const {
-  return {process_, page().waiter.load(std::memory_order_relaxed), page().blocked_ns.load(std::memory_order_relaxed)};
+  return {process_, page().waiter.load(std::memory_order_relaxed), page().blocked_ns.load(std::memory_order_relaxed),
+          page().stream_waits.load(std::memory_order_relaxed)};
 }
 
 void Session::beat() {

@@ -8,8 +8,11 @@
 #include <ctime>
 #include <fstream>
 #include <map>
+#include <set>
+#include <span>
 #include <sstream>
 #include <thread>
+#include <tuple>
 
 #include "daemon/telemetry/connections.h"
 #include "daemon/telemetry/scheduler.h"
@@ -37,6 +40,13 @@ json times_of(const telemetry::ThreadTimes& times) {
   return {{"run_ns", times.run_ns}, {"runnable_ns", times.runnable_ns}};
 }
 
+// Of the thread that submitted or waited last, with its number: the next time it may be another one.
+json describe_waiter(std::uint32_t process, std::uint32_t thread) {
+  json waiter = thread == 0 ? json() : times_of(telemetry::read_thread_times(process, thread));
+  if (!waiter.is_null()) waiter["thread"] = thread;
+  return waiter;
+}
+
 json describe_ranks(const ports::JobMetrics& job) {
   json ranks = json::array();
   for (const ports::JobMetrics::PerRank& rank : job.ranks) {
@@ -47,7 +57,8 @@ json describe_ranks(const ports::JobMetrics& job) {
                      {"wait_ns", rank.wait_ns.value()},
                      {"late_ns", rank.late_ns.value()},
                      {"blocked_ns", rank.blocked_ns.value()},
-                     {"waiter", waiter == 0 ? json() : times_of(telemetry::read_thread_times(process, waiter))}});
+                     {"stream_waits", rank.stream_waits.value()},
+                     {"waiter", describe_waiter(process, waiter)}});
   }
   return ranks;
 }
@@ -115,28 +126,50 @@ const Result<JobReport::Sockets>& JobReport::read_sockets() const {
   return *sockets_;
 }
 
+namespace {
+
+// A flow of the job, and the kernel's view of it.
+struct Found {
+  const ports::FlowReport* flow;
+  const telemetry::TcpConnection* connection;
+};
+
+void sort_by_urgency(std::vector<Found>* found) {
+  std::map<HostIndex, ClassId> most_urgent;
+  for (const Found& f : *found) {
+    const auto [at, fresh] = most_urgent.emplace(f.flow->host, f.flow->cls);
+    if (!fresh) at->second = std::min(at->second, f.flow->cls);
+  }
+  std::ranges::stable_sort(*found, {}, [&](const Found& f) {
+    return std::tuple(f.flow->cls != most_urgent.at(f.flow->host), f.flow->cls, ~f.connection->acked_bytes);
+  });
+}
+
+}  // namespace
+
 // The kernel's view of the flows that the job has, in both directions: of a pair of hosts the connection that one of
 // them made carries what both send.
-json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
-  struct Found {
-    const ports::FlowReport* flow;
-    const telemetry::TcpConnection* connection;
-  };
+void JobReport::add_connections(JobId job, const ports::LaneMetrics& all, json* report) const {
   const std::vector<ports::FlowReport> flows = all.flows.all();
   const Result<Sockets>& sockets = read_sockets();
-  if (!sockets.ok()) return sockets.status().to_string();
+  json& listed = (*report)["connections"] = json::array();
   std::vector<Found> found;
-  for (const ports::FlowReport& flow : flows) {
-    const auto at = flow.id == job && flow.cls != kControlClass ? sockets->find(flow.path) : sockets->end();
-    if (at != sockets->end()) found.push_back({&flow, &at->second});
+  if (sockets.ok()) {
+    for (const ports::FlowReport& flow : flows) {
+      const auto at = flow.id == job && flow.cls != kControlClass ? sockets->find(flow.path) : sockets->end();
+      if (at != sockets->end()) found.push_back({&flow, &at->second});
+    }
+  } else {
+    listed = sockets.status().to_string();
   }
-  std::ranges::stable_sort(found, std::greater(), [](const Found& f) { return f.connection->acked_bytes; });
-  json listed = json::array();
-  for (std::size_t i = 0; i < std::min(found.size(), kMostConnections); ++i) {
-    const auto& [flow, connection] = found[i];
+  sort_by_urgency(&found);
+  const std::size_t described = std::min(found.size(), kMostConnections);
+  (*report)["connections_left_out"] = found.size() - described;
+  for (const auto& [flow, connection] : std::span(found).first(described)) {
     listed.push_back({{"peer", flow->peer},
                       {"class", parts_.config.fabric.classes.data[flow->cls.value].name},
                       {"rail", flow->rail.value},
+                      {"path", flow->path},
                       {"rtt_ns", connection->rtt.value},
                       {"min_rtt_ns", connection->min_rtt.value},
                       {"segments", connection->segments},
@@ -145,11 +178,11 @@ json JobReport::connections(JobId job, const ports::LaneMetrics& all) const {
                       {"busy_ns", connection->busy.value},
                       {"peer_limited_ns", connection->peer_limited.value}});
   }
-  return listed;
 }
 
 json JobReport::rails(const ports::LaneMetrics& all) const {
   const std::map<std::string, Traffic> traffic = read_traffic();
+  const std::vector<ports::FlowReport> flows = all.flows.all();
   json rails = json::array();
   for (std::uint8_t r = 0; r < parts_.config.self().rails(); ++r) {
     std::uint64_t sent = 0, received = 0;
@@ -158,7 +191,12 @@ json JobReport::rails(const ports::LaneMetrics& all) const {
     const std::string nic = handshake::interface_of(parts_.config.self().tcp_address(RailIndex(r)));
     const auto carried = traffic.find(nic);
     const auto speed = parts_.config.fabric.link_speed(parts_.config.self(), RailIndex(r));
+    std::set<std::string> transports;
+    for (const ports::FlowReport& flow : flows) {
+      if (flow.rail == RailIndex(r)) transports.insert(flow.transport);
+    }
     rails.push_back({{"nic", nic},
+                     {"transports", transports},
                      {"bits_per_second", speed ? json(speed->value) : json()},
                      {"sent_bytes", sent},
                      {"received_bytes", received},
@@ -178,7 +216,7 @@ Result<json> JobReport::read(JobId id) const {
   }
   const telemetry::ThreadTimes lanes =
       telemetry::read_process_times(static_cast<std::uint32_t>(getpid()), kMostThreads, kLaneThreads);
-  return json{{"host", parts_.config.host},
+  json report{{"host", parts_.config.host},
               {"job", (*job)->name},
               {"at_ns", now_ns(CLOCK_MONOTONIC)},
               {"wall_clock_ns", now_ns(CLOCK_REALTIME)},
@@ -190,8 +228,9 @@ Result<json> JobReport::read(JobId id) const {
               {"staging_limit_bytes", all->staging_limit_bytes.value()},
               {"ranks", describe_ranks(**job)},
               {"classes", classes(**job, *all)},
-              {"connections", connections(id, *all)},
               {"rails", rails(*all)}};
+  add_connections(id, *all, &report);
+  return report;
 }
 
 ports::Answerer answerer(const JobReport& report) {

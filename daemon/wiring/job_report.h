@@ -20,7 +20,8 @@ namespace tensorlane::wiring {
 // Control's thread. What it is made from outlives it.
 class JobReport {
  public:
-  // Connections that are described, those that have carried most.
+  // Connections that are described: of each peer the most urgent class first, then by class, and of a class those that
+  // have carried most.
   static constexpr std::size_t kMostConnections = 64;
   // What the kernel says of all of the host's connections serves every asker within this time.
   static constexpr Duration kSocketsLast = milliseconds(100);
@@ -36,7 +37,7 @@ class JobReport {
 
  private:
   nlohmann::json classes(const ports::JobMetrics& job, const ports::LaneMetrics& all) const;
-  nlohmann::json connections(JobId job, const ports::LaneMetrics& all) const;
+  void add_connections(JobId job, const ports::LaneMetrics& all, nlohmann::json* report) const;
   nlohmann::json rails(const ports::LaneMetrics& all) const;
 
   // By their ends, as FlowReport::path has them.

@@ -94,6 +94,10 @@ Result<Watched> read(const std::string& path) {
   return Status(Code::kInvalidArgument, "there are no reports in it", path, kFix);
 }
 
+json known(const std::optional<double>& value) {
+  return value ? json(*value) : json();
+}
+
 json to_json(const explain::Explanation& all, const remedies::Predictions& predictions,
              const std::map<std::string, Status>& silent) {
   json findings = json::array(), ranks = json::array(), hosts = json::array();
@@ -112,30 +116,36 @@ json to_json(const explain::Explanation& all, const remedies::Predictions& predi
                         {"iteration_with_it_s", would ? json(would->iteration) : json()}});
   }
   for (const explain::RankLag& rank : all.ranks)
-    ranks.push_back({{"rank", rank.rank}, {"host", rank.host}, {"lag_s", rank.lag}, {"computing_s", rank.computing}});
+    ranks.push_back(
+        {{"rank", rank.rank}, {"host", rank.host}, {"lag_s", rank.lag}, {"computing_s", known(rank.computing)}});
   for (const auto& [host, why] : silent) hosts.push_back({{"host", host}, {"error", why.to_string()}});
   return {{"iteration_s", all.iteration},
           {"iterations", all.iterations},
-          {"exposed_s", all.exposed},
-          {"efficiency", all.efficiency},
+          {"exposed_s", known(all.exposed)},
+          {"efficiency", known(all.efficiency)},
           {"findings", findings},
           {"ranks", ranks},
           {"hosts_without_answer", hosts},
-          {"simulated_iteration_s", predictions.simulated ? json(*predictions.simulated) : json()}};
+          {"connections_left_out", all.connections_left_out},
+          {"simulated_iteration_s", known(predictions.simulated)}};
 }
 
 void print(const explain::Explanation& all, const remedies::Predictions& predictions,
            const std::map<std::string, Status>& silent) {
-  fmt::print(
-      "an iteration takes {:.1f} ms ({:.0f} seen); in {:.1f} ms of it even the rank that waits least waits for "
-      "tensors; "
-      "{:.0f} % of it is computation\n",
-      all.iteration * 1e3, all.iterations, all.exposed * 1e3, 100 * all.efficiency);
+  fmt::print("an iteration takes {:.1f} ms ({:.0f} seen); ", all.iteration * 1e3, all.iterations);
+  if (all.exposed)
+    fmt::print("in {:.1f} ms of it even the rank that waits least waits for tensors; {:.0f} % of it is computation\n",
+               *all.exposed * 1e3, 100 * all.efficiency.value_or(0));
+  else
+    fmt::print("exposed: not known ({})\n", explain::kStreamsWait);
   for (std::size_t i = 0; i < all.findings.size(); ++i) {
     const explain::Finding& f = all.findings[i];
-    fmt::print("{} ({}): {}: up to {:.1f} ms of an iteration ({:.0f} %)\n  {}\n  what helps: {}\n",
-               explain::cause_name(f.cause), explain::confidence_name(f.confidence), printable(f.where),
-               f.seconds * 1e3, 100 * std::min(f.seconds / all.iteration, 1.0), printable(f.evidence), f.help);
+    const std::string cost = f.seconds > 0
+                                 ? fmt::format(": up to {:.1f} ms of an iteration ({:.0f} %)", f.seconds * 1e3,
+                                               100 * std::min(f.seconds / all.iteration, 1.0))
+                                 : "";
+    fmt::print("{} ({}): {}{}\n  {}\n  what helps: {}\n", explain::cause_name(f.cause),
+               explain::confidence_name(f.confidence), printable(f.where), cost, printable(f.evidence), f.help);
     if (const auto& would = predictions.findings[i])
       fmt::print("  by how much: with {} an iteration takes about {:.1f} ms (simulated)\n", would->change,
                  would->iteration * 1e3);
@@ -144,9 +154,13 @@ void print(const explain::Explanation& all, const remedies::Predictions& predict
     fmt::print("ranks, the latest first (how much later than the first one they submit an operation):\n");
   for (std::size_t i = 0; all.ranks.size() > 1 && i < std::min(all.ranks.size(), kShownRanks); ++i) {
     const explain::RankLag& rank = all.ranks[i];
-    fmt::print("  rank {} on host {}: {:.1f} ms later, computes {:.1f} ms of an iteration\n", rank.rank,
-               printable(rank.host), rank.lag * 1e3, rank.computing * 1e3);
+    fmt::print("  rank {} on host {}: {:.1f} ms later", rank.rank, printable(rank.host), rank.lag * 1e3);
+    fmt::print("{}\n",
+               rank.computing ? fmt::format(", computes {:.1f} ms of an iteration", *rank.computing * 1e3) : "");
   }
+  if (all.connections_left_out > 0)
+    fmt::print("{:.0f} connections are not looked at: each host describes 64, the most urgent ones first\n",
+               all.connections_left_out);
   std::size_t said = 0;
   for (const auto& [host, why] : silent) {
     if (++said > kMostSilent) break;

@@ -75,7 +75,6 @@ top::Answers ask_round(const TopQuestions& questions, const std::string& job) {
   answers.asked = job;
   if (const Status status = ask_statuses(questions, questions.all_hosts && job.empty(), &answers); !status.ok()) {
     answers.error = status.to_string();
-    answers.at = now();
     return answers;
   }
   const std::vector<std::uint64_t> running = ids_of(answers.local, job, &answers.job);
@@ -101,7 +100,6 @@ top::Answers ask_round(const TopQuestions& questions, const std::string& job) {
     if (own.ok()) sort_out(std::move(*own), &reports, &unused);
     if (!reports.empty()) answers.jobs[id] = std::move(reports.begin()->second);
   }
-  answers.at = now();
   return answers;
 }
 

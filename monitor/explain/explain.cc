@@ -82,11 +82,12 @@ Job join_hosts(const std::vector<HostTimes>& hosts) {
       if (rank.operations == 0) continue;
       RankShare share{&rank, &host};
       share.blocked = rank.blocked / host.iterations;
-      share.computing = std::max(host.seconds / host.iterations - share.blocked, 0.0);
+      if (rank.stream_waits == 0) share.computing = std::max(host.seconds / host.iterations - share.blocked, 0.0);
+      job.stream_waits += rank.stream_waits;
       if (rank.run) {
         share.run = *rank.run / host.iterations;
         share.runnable = *rank.runnable / host.iterations;
-        share.idle = std::max(share.computing - *share.run - *share.runnable, 0.0);
+        if (share.computing) share.idle = std::max(*share.computing - *share.run - *share.runnable, 0.0);
       }
       longest_wait = std::max(longest_wait, rank.mean_wait);
       job.ranks.push_back(share);
@@ -94,7 +95,7 @@ Job join_hosts(const std::vector<HostTimes>& hosts) {
   }
   for (RankShare& rank : job.ranks) rank.lag = longest_wait - rank.times->mean_wait;
   const auto least = std::ranges::min_element(job.ranks, {}, &RankShare::blocked);
-  job.exposed = least == job.ranks.end() ? 0 : least->blocked;
+  job.exposed = job.stream_waits > 0 ? job.iteration : least == job.ranks.end() ? 0 : least->blocked;
   return job;
 }
 
@@ -116,6 +117,39 @@ double Job::median_of(std::optional<double> RankShare::*what) const {
   return median(std::move(values));
 }
 
+namespace {
+
+// Where streams wait, all that is seen of the network can be hidden behind computation.
+void add_possible(const Job& job, std::vector<Finding>* findings) {
+  std::vector<Finding> possible;
+  find_network_causes(job, &possible);
+  for (Finding& finding : possible) {
+    finding.confidence = Confidence::kPossible;
+    findings->push_back(std::move(finding));
+  }
+  if (!findings->empty()) return;
+  findings->push_back(
+      {Cause::kNotKnown, Confidence::kPossible, 0, kAllRanks,
+       fmt::format(
+           "streams were made to wait for tensors {:.1f} times in an iteration of a rank: for how long they wait "
+           "on the GPU, its program does not know",
+           job.stream_waits / job.iterations / static_cast<double>(job.ranks.size())),
+       "run it for a while with TENSORLANE_STREAM_WAIT=0 (its threads wait in the streams' place) and look again; or "
+       "look at a trace of the GPU"});
+}
+
+// All wait neither for a slow one, nor for the network most of all.
+void add_computation(const Job& job, std::vector<Finding>* findings) {
+  const bool sure = job.exposed < 0.05 * job.iteration;
+  findings->push_back({Cause::kComputation, sure ? Confidence::kSure : Confidence::kLikely, job.iteration - job.exposed,
+                       kAllRanks,
+                       fmt::format("the rank that waits least waits for tensors for {:.0f} % of an iteration",
+                                   100 * job.exposed / job.iteration),
+                       "faster processors, or more of them: the network is no bottleneck"});
+}
+
+}  // namespace
+
 Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   const Job job = join_hosts(hosts);
   if (job.iterations < 1 || job.ranks.empty()) {
@@ -125,28 +159,27 @@ Result<Explanation> explain(const std::vector<HostTimes>& hosts) {
   Explanation all;
   all.iteration = job.iteration;
   all.iterations = job.iterations;
-  all.exposed = job.exposed;
+  for (const HostTimes& host : hosts) all.connections_left_out += host.connections_left_out;
   double longest = 0;
   for (const RankShare& rank : job.ranks) {
-    longest = std::max(longest, rank.computing);
+    longest = std::max(longest, rank.computing.value_or(0));
     all.ranks.push_back({rank.times->rank, rank.host->host, rank.lag, rank.computing});
   }
   std::ranges::sort(
       all.ranks, [](const RankLag& a, const RankLag& b) { return a.lag != b.lag ? a.lag > b.lag : a.rank < b.rank; });
-  all.efficiency = std::min(longest / job.iteration, 1.0);
+  if (job.stream_waits == 0) {
+    all.exposed = job.exposed;
+    all.efficiency = std::min(longest / job.iteration, 1.0);
+  }
   find_slow_ranks(job, &all.findings);
   const bool all_alike = all.findings.empty();
   find_short_cpus(job, &all.findings);
-  if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
-  // Else all wait for a slow one, or for the network most of all.
-  if (all_alike && (!job.worth(job.exposed) || job.exposed < kMostExposed * job.iteration)) {
-    const double shown = job.iteration - job.exposed;
-    all.findings.push_back({Cause::kComputation,
-                            job.exposed < 0.05 * job.iteration ? Confidence::kSure : Confidence::kLikely, shown,
-                            kAllRanks,
-                            fmt::format("the rank that waits least waits for tensors for {:.0f} % of an iteration",
-                                        100 * job.exposed / job.iteration),
-                            "faster processors, or more of them: the network is no bottleneck"});
+  if (job.stream_waits > 0) {
+    add_possible(job, &all.findings);
+  } else {
+    if (job.worth(job.exposed)) find_network_causes(job, &all.findings);
+    const bool hides_most = !job.worth(job.exposed) || job.exposed < kMostExposed * job.iteration;
+    if (all_alike && hides_most) add_computation(job, &all.findings);
   }
   all.findings = merge(all.findings);
   std::ranges::stable_sort(all.findings, [](const Finding& a, const Finding& b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,12 +30,13 @@ enum class Cause {
   kSmallWindow,    // the window of a class is less than the path holds
   kStaging,        // the receiver's staging is full
   kNetwork,        // waiting for the network, and nothing above explains it
+  kNotKnown,       // nothing was found, and how long the job waits for tensors is not known
 };
-inline constexpr std::array<std::string_view, 17> kCauseNames{
+inline constexpr std::array<std::string_view, 18> kCauseNames{
     "computation", "slow computing", "slow input",   "no cpu",        "daemon without cpu",
     "full link",   "pattern",        "foreign bulk", "slow link",     "no priority",
     "lossy path",  "limit",          "ordering",     "small tensors", "small window",
-    "staging",     "network"};
+    "staging",     "network",        "not known"};
 constexpr std::string_view cause_name(Cause cause) {
   return kCauseNames[static_cast<std::size_t>(cause)];
 }
@@ -51,7 +53,7 @@ inline constexpr const char* kAllRanks = "all ranks";
 struct Finding {
   Cause cause{};
   Confidence confidence{};
-  double seconds = 0;  // of an iteration that it costs, at most
+  double seconds = 0;  // of an iteration that it costs, at most; 0: not known
   // "rank 3 on host gpu04", "the path gpu01 -> gpu02", "class urgent on host gpu01"; of several the first ones
   std::string where;
   std::string evidence;                  // the figures
@@ -63,9 +65,12 @@ struct Finding {
 struct RankLag {
   std::uint32_t rank = 0;
   std::string host;
-  double lag = 0;        // how much later than the first rank it submits an operation, in the mean
-  double computing = 0;  // of an iteration that it is not blocked in waits
+  double lag = 0;                   // how much later than the first rank it submits an operation, in the mean
+  std::optional<double> computing;  // of an iteration that it is not blocked in waits; not known where its streams wait
 };
+
+// Why `exposed` is not known, for people.
+inline constexpr const char* kStreamsWait = "streams wait on the GPU";
 
 // As findings call it: "rank 3 on host gpu04".
 std::string rank_name(std::uint32_t rank, const std::string& host);
@@ -73,12 +78,14 @@ std::string rank_name(std::uint32_t rank, const std::string& host);
 double median(std::vector<double> values);
 
 struct Explanation {
-  double iteration = 0;           // seconds
-  double iterations = 0;          // that were seen
-  double exposed = 0;             // of an iteration in which even the rank that waits least waits for operations
-  double efficiency = 0;          // share of an iteration in which the rank that computes longest computes
-  std::vector<RankLag> ranks;     // the latest first
-  std::vector<Finding> findings;  // the surest first, of equally sure ones what costs most; never empty
+  double iteration = 0;   // seconds
+  double iterations = 0;  // that were seen
+  // Of an iteration in which even the rank that waits least waits for operations, and the share of an iteration in
+  // which the rank that computes longest computes. Not known where streams of a GPU wait: the programs do not see it.
+  std::optional<double> exposed, efficiency;
+  double connections_left_out = 0;  // that the hosts do not describe, all together
+  std::vector<RankLag> ranks;       // the latest first
+  std::vector<Finding> findings;    // the surest first, of equally sure ones what costs most; never empty
 };
 
 // The error of a job that stands still, with a host of it that is silent and why: it may be the cause.

@@ -39,10 +39,26 @@ class Reader {
     if (!good) fail(key, "is no text");
     return good ? found->get<std::string>() : std::string();
   }
+  // Whether both have the same of it.
+  bool same(const char* key) { return has(key) && before_.at(key) == after_.at(key); }
   bool has(const char* key) { return has(before_, key) && has(after_, key); }
   Reader inner(const char* key) {
     Reader reader(has(before_, key) ? before_.at(key) : null(), has(after_, key) ? after_.at(key) : null());
     return reader;
+  }
+  // Whether the second one's list has this text.
+  bool lists(const char* key, const char* text) const {
+    return is_list(after_, key) && std::ranges::find(after_.at(key), json(text)) != after_.at(key).end();
+  }
+  // Items of a list that are in both, by their places.
+  template <typename Take>
+  void each_by_place(const char* key, const Take& take) {
+    if (!is_list(before_, key) || !is_list(after_, key)) return fail(key, "is no list");
+    for (std::size_t i = 0; i < std::min(before_.at(key).size(), after_.at(key).size()); ++i) {
+      Reader reader(before_.at(key)[i], after_.at(key)[i]);
+      take(reader);
+      if (!reader.bad.empty()) return fail(key, reader.bad.c_str());
+    }
   }
   // Items of a list that are in both, by some of their keys; others are new, or gone.
   template <typename Take>
@@ -96,11 +112,14 @@ RankTimes rank_of(Reader& in) {
   rank.operations = in.grown("operations");
   rank.mean_wait = in.grown("wait_ns") * kNano / std::max(rank.operations, 1.0);
   rank.blocked = in.grown("blocked_ns") * kNano;
+  rank.stream_waits = in.grown_if("stream_waits").value_or(0);
   if (!in.has("waiter")) return rank;
   Reader waiter = in.inner("waiter");
-  rank.run = waiter.grown("run_ns") * kNano;
-  rank.runnable = waiter.grown("runnable_ns") * kNano;
-  if (!waiter.bad.empty()) in.fail("waiter", waiter.bad.c_str());
+  if (!waiter.same("thread")) return rank;  // the two counts are of two threads
+  const double run = waiter.grown("run_ns") * kNano, runnable = waiter.grown("runnable_ns") * kNano;
+  if (!waiter.bad.empty()) return rank;
+  rank.run = run;
+  rank.runnable = runnable;
   return rank;
 }
 
@@ -138,8 +157,11 @@ RailTimes rail_of(Reader& in) {
   RailTimes rail;
   rail.nic = in.text("nic");
   rail.speed = in.last_if("bits_per_second");
-  rail.nic_sent = in.grown_if("nic_sent_bytes");
-  rail.nic_received = in.grown_if("nic_received_bytes");
+  if (in.same("nic")) {
+    rail.nic_sent = in.grown_if("nic_sent_bytes");
+    rail.nic_received = in.grown_if("nic_received_bytes");
+  }
+  rail.over_memory = in.lists("transports", "local");
   rail.sent = in.grown("sent_bytes");
   rail.received = in.grown("received_bytes");
   return rail;
@@ -167,13 +189,16 @@ Result<HostTimes> difference(const json& before, const json& after) {
   if (!lanes.bad.empty()) in.fail("lanes", lanes.bad.c_str());
   in.each("ranks", {"rank"}, [&](Reader& item) { host.ranks.push_back(rank_of(item)); });
   in.each("classes", {"name"}, [&](Reader& item) { host.classes.push_back(class_of(item)); });
-  in.each("rails", {"nic"}, [&](Reader& item) { host.rails.push_back(rail_of(item)); });
+  in.each_by_place("rails", [&](Reader& item) { host.rails.push_back(rail_of(item)); });
   if (in.bad.empty() && host.classes.empty()) in.fail("classes", "is empty");
   // Text where the kernel does not tell of connections.
   if (after.is_object() && after.contains("connections") && after["connections"].is_array()) {
-    in.each("connections", {"peer", "class", "rail"},
-            [&](Reader& item) { host.connections.push_back(connection_of(item)); });
+    in.each("connections", {"peer", "class", "rail"}, [&](Reader& item) {
+      // The counts of a flow that goes on over a new connection begin anew.
+      if (!item.has("path") || item.same("path")) host.connections.push_back(connection_of(item));
+    });
   }
+  host.connections_left_out = in.last_if("connections_left_out").value_or(0);
   if (in.bad.empty() && host.seconds > 0) return host;
   const std::string shown = host.host.empty() ? "a host" : "host " + host.host;
   if (in.bad.empty()) in.bad = "no time lies between the two reports";

@@ -18,7 +18,11 @@ struct RankTimes {
   double operations = 0;
   double mean_wait = 0;  // of an operation, from this rank's submission to completion
   double blocked = 0;    // its threads, in waits for operations
-  // Of the thread that waits: on a CPU, ready without a CPU; unknown where the kernel or the client does not say.
+  // How often streams of a GPU were made to wait for operations: for how long is not known, and then `blocked` is not
+  // all of its wait.
+  double stream_waits = 0;
+  // Of the thread that waits: on a CPU, ready without a CPU; unknown where the kernel or the client does not say, and
+  // where the two reports are of two threads.
   std::optional<double> run, runnable;
 };
 
@@ -44,6 +48,7 @@ struct RailTimes {
   std::optional<double> speed;                   // bits/s, of the fabric file
   std::optional<double> nic_sent, nic_received;  // bytes of whomever
   double sent = 0, received = 0;                 // payload of all jobs of the daemon
+  bool over_memory = false;                      // some of it goes to daemons of this machine, over no link
 };
 
 struct HostTimes {
@@ -55,6 +60,7 @@ struct HostTimes {
   std::vector<RankTimes> ranks;
   std::vector<ClassTimes> classes;
   std::vector<Connection> connections;
+  double connections_left_out = 0;  // of the second report, which describes no more of them
   std::vector<RailTimes> rails;
 };
 

@@ -12,7 +12,8 @@ namespace tensorlane::explain {
 struct RankShare {
   const RankTimes* times;
   const HostTimes* host;
-  double blocked = 0, computing = 0;  // in waits for operations; the rest
+  double blocked = 0;               // in waits for operations
+  std::optional<double> computing;  // the rest; not known where streams wait on a GPU
   // What the rest consists of, where that is known: on a CPU, without one, and neither.
   std::optional<double> run, runnable, idle;
   double lag = 0;  // RankLag::lag
@@ -21,7 +22,8 @@ struct RankShare {
 struct Job {
   const std::vector<HostTimes>* hosts = nullptr;
   double iterations = 0, iteration = 0;
-  double exposed = 0;  // Explanation::exposed
+  double exposed = 0;       // Explanation::exposed; where streams wait, the most that it can be
+  double stream_waits = 0;  // of all ranks, in all iterations
   std::vector<RankShare> ranks;
 
   // Whether so many seconds of an iteration are worth naming.

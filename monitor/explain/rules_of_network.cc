@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "monitor/explain/links.h"
 #include "monitor/explain/rules.h"
 
 namespace tensorlane::explain {
@@ -13,7 +14,6 @@ namespace {
 
 constexpr double kFull = 0.75;  // of a link's speed
 constexpr double kHalfFull = 0.4;
-constexpr double kWire = 1.08;           // bytes on the wire for one of payload, about
 constexpr double kForeignShare = 0.3;    // of what a full link carries
 constexpr double kUneven = 1.6;          // times what the job has on the usual host's link
 constexpr double kMostUneven = 1000;     // where the usual host has nothing there
@@ -28,9 +28,11 @@ constexpr double kQueueSeconds = 0.001;  // that is longer than this
 struct Load {
   const HostTimes* host = nullptr;
   bool sends = false;
-  double share = 0;    // of its speed
-  double foreign = 0;  // of what it carries
-  double uneven = 1;   // the job's bytes, of what it has on the usual host's link in that direction
+  double share = 0;       // of its speed
+  double foreign = 0;     // of what it carries
+  bool bypassed = false;  // LinkTimes::bypassed
+  std::string nic;        // with a space before it, where the host has several
+  double uneven = 1;      // the job's bytes, of what it has on the usual host's link in that direction
 };
 
 double job_bytes(const HostTimes& host, bool sends) {
@@ -39,20 +41,28 @@ double job_bytes(const HostTimes& host, bool sends) {
   return bytes;
 }
 
+// The fullest of its links. Of its payload a job has the same share on all links: slices take the rails in turn.
+std::optional<Load> fullest_of(const HostTimes& host, bool sends) {
+  const std::vector<LinkTimes> links = links_of(host, sends);
+  if (links.empty()) return std::nullopt;
+  const auto use = [&](const LinkTimes& link) { return use_of(link, host); };
+  const LinkTimes& fullest = *std::ranges::max_element(links, {}, use);
+  double payload = 0;
+  for (const LinkTimes& link : links) payload += link.payload;
+  const double part = payload > 0 ? fullest.payload / payload : 1 / static_cast<double>(links.size());
+  Load load{&host, sends, use(fullest)};
+  if (fullest.bytes > 0) load.foreign = std::max(1 - job_bytes(host, sends) * part * kWire / fullest.bytes, 0.0);
+  load.bypassed = fullest.bypassed;
+  if (links.size() > 1) load.nic = " " + fullest.nic;
+  return load;
+}
+
+// Of the hosts of which it is known, the fullest first.
 std::vector<Load> loads_of(const Job& job) {
   std::vector<Load> loads;
   for (const HostTimes& host : *job.hosts) {
     for (const bool sends : {true, false}) {
-      Load load{&host, sends};
-      double carried = 0;
-      for (const RailTimes& rail : host.rails) {
-        const std::optional<double>& bytes = sends ? rail.nic_sent : rail.nic_received;
-        if (!bytes || !rail.speed || *rail.speed <= 0) continue;
-        carried += *bytes;
-        load.share = std::max(load.share, *bytes * 8 / host.seconds / *rail.speed);
-      }
-      if (carried > 0) load.foreign = std::max(1 - job_bytes(host, sends) * kWire / carried, 0.0);
-      loads.push_back(load);
+      if (const std::optional<Load> load = fullest_of(host, sends)) loads.push_back(*load);
     }
   }
   for (const bool sends : {true, false}) {
@@ -95,8 +105,10 @@ bool find_full_links(const Job& job, const std::vector<Load>& loads, std::vector
     const bool explains = load.share > kHalfFull && load.share * job.iteration > 0.8 * job.exposed;
     if (load.share < kFull && !explains) break;
     const Filled filled = filled_by(load);
-    std::string evidence = fmt::format("its NIC carries {:.0f} % of the link's speed, {:.0f} % of that not this job's",
-                                       100 * load.share, 100 * load.foreign);
+    std::string evidence =
+        fmt::format("its NIC{} carries {:.0f} % of the link's speed, {:.0f} % of that not this job's", load.nic,
+                    100 * load.share, 100 * load.foreign);
+    if (load.bypassed) evidence += " (as the daemon counts: the kernel does not see what it sends, nor what others do)";
     if (filled.cause == Cause::kPattern)
       evidence +=
           load.uneven < kMostUneven
@@ -216,7 +228,7 @@ void find_limits(const Job& job, std::vector<Finding>* findings) {
   }
 }
 
-void find_small_tensors(const Job& job, double fullest, std::vector<Finding>* findings) {
+void find_small_tensors(const Job& job, std::optional<double> fullest, std::vector<Finding>* findings) {
   constexpr double kMany = 30, kSmall = 32 << 10, kTiny = 8 << 10, kIdleLink = 0.3;
   double operations = 0, bytes = 0, batched = 0;
   const HostTimes& host = job.hosts->front();
@@ -227,9 +239,9 @@ void find_small_tensors(const Job& job, double fullest, std::vector<Finding>* fi
   batched = host.batched_operations / host.iterations;
   const double mean = bytes / std::max(operations, 1.0);
   if (operations < kMany || mean > kSmall || batched > operations) return;
-  if (fullest > (mean < kTiny ? kFull : kIdleLink)) return;
+  if (fullest.value_or(0) > (mean < kTiny ? kFull : kIdleLink)) return;
   findings->push_back(
-      {Cause::kSmallTensors, Confidence::kLikely, job.exposed, "the job's tensors",
+      {Cause::kSmallTensors, fullest ? Confidence::kLikely : Confidence::kPossible, job.exposed, "the job's tensors",
        fmt::format("{:.0f} operations of {:.1f} KiB in an iteration, and no batches of them", operations, mean / 1024),
        "set batch: auto in daemon.yaml of the host of rank 0"});
 }
@@ -328,7 +340,7 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   const std::size_t before = findings->size();
   const std::vector<Load> loads = loads_of(job);
   const std::vector<PathTimes> paths = paths_of(job);
-  const double fullest = loads.empty() ? 0 : loads.front().share;
+  const std::optional<double> fullest = loads.empty() ? std::nullopt : std::optional(loads.front().share);
   find_limits(job, findings);
   find_losses(job, paths, findings);
   find_no_priority(job, loads, paths, findings);
@@ -338,13 +350,13 @@ void find_network_causes(const Job& job, std::vector<Finding>* findings) {
   if (full) find_ordering(job, findings);
   find_small_tensors(job, fullest, findings);
   find_staging(job, findings);
-  if (findings->size() > before) return;
-  findings->push_back({Cause::kNetwork, Confidence::kPossible, job.exposed, "the network, or the daemons",
-                       fmt::format("the rank that waits least waits for tensors for {:.1f} ms of an iteration; the "
-                                   "fullest link carries {:.0f} % "
-                                   "of its speed",
-                                   job.exposed * 1e3, 100 * fullest),
-                       "tensorlane verify, tensorlane bench and a timeline say more"});
+  if (findings->size() > before || job.stream_waits > 0) return;
+  findings->push_back(
+      {Cause::kNetwork, Confidence::kPossible, job.exposed, "the network, or the daemons",
+       fmt::format("the rank that waits least waits for tensors for {:.1f} ms of an iteration; {}", job.exposed * 1e3,
+                   fullest ? fmt::format("the fullest link carries {:.0f} % of its speed", 100 * *fullest)
+                           : "how full the links are is not known"),
+       "tensorlane verify, tensorlane bench and a timeline say more"});
 }
 
 }  // namespace tensorlane::explain

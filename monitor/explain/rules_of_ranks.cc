@@ -23,7 +23,7 @@ struct Extra {
 };
 
 std::optional<Extra> longest_extra(const Job& job, const RankShare& rank) {
-  if (!rank.run) return std::nullopt;
+  if (!rank.run || !rank.idle) return std::nullopt;
   const Extra computes{Cause::kSlowComputing, *rank.run - job.median_of(&RankShare::run), "on a CPU",
                        "look for other work on its processor, its frequency and its temperature; or give it less data"};
   const Extra idles{Cause::kSlowInput, *rank.idle - job.median_of(&RankShare::idle),
@@ -40,7 +40,8 @@ void find_slow_ranks(const Job& job, std::vector<Finding>* findings) {
   if (job.ranks.size() < 2) return;
   const double usual = job.median_of(&RankShare::computing), usual_lag = job.median_of(&RankShare::lag);
   for (const RankShare& rank : job.ranks) {
-    const double extra = rank.computing - usual, later = rank.lag - usual_lag;
+    if (!rank.computing) continue;
+    const double extra = *rank.computing - usual, later = rank.lag - usual_lag;
     // Both must show it: that it is busy for longer, and that the others get its tensors later.
     if (!job.worth(extra) || later < 0.15 * extra) continue;
     const std::optional<Extra> most = longest_extra(job, rank);
@@ -50,7 +51,7 @@ void find_slow_ranks(const Job& job, std::vector<Finding>* findings) {
     const std::string evidence = fmt::format(
         "it is busy for {:.1f} ms of an iteration, {:.1f} ms more than others{}; others wait {:.1f} ms longer for an "
         "operation",
-        rank.computing * 1e3, extra * 1e3,
+        *rank.computing * 1e3, extra * 1e3,
         clear ? fmt::format(" ({:.1f} ms of that {})", most->seconds * 1e3, most->does) : "", later * 1e3);
     findings->push_back(
         {clear ? most->cause : Cause::kSlowComputing, confidence, cost, name_of(rank), evidence,

@@ -182,7 +182,7 @@ class Planner {
 
 Scene scene_of(const Explanation& all) {
   Scene scene;
-  for (const RankLag& rank : all.ranks) scene.computing = std::max(scene.computing, rank.computing);
+  for (const RankLag& rank : all.ranks) scene.computing = std::max(scene.computing, rank.computing.value_or(0));
   for (const Finding& finding : all.findings) {
     if (finding.cause == Cause::kSlowLink) scene.slow_link = std::clamp(finding.amount, 0.01, 1.0);
     if (finding.cause == Cause::kForeignBulk) scene.foreign = std::max(scene.foreign, finding.amount);
@@ -199,15 +199,16 @@ double computing_without(const Finding& finding, const Explanation& all, double 
   for (const RankLag& rank : all.ranks) {
     const std::string name = explain::rank_name(rank.rank, rank.host);
     const bool named = std::ranges::find(finding.places, name) != finding.places.end();
-    const double less = std::max(rank.computing - finding.seconds, std::min(usual, rank.computing));
-    longest = std::max(longest, named ? less : rank.computing);
+    const double computing = rank.computing.value_or(0);
+    const double less = std::max(computing - finding.seconds, std::min(usual, computing));
+    longest = std::max(longest, named ? less : computing);
   }
   return longest;
 }
 
 double usual_computing(const Explanation& all) {
   std::vector<double> times;
-  for (const RankLag& rank : all.ranks) times.push_back(rank.computing);
+  for (const RankLag& rank : all.ranks) times.push_back(rank.computing.value_or(0));
   return explain::median(std::move(times));
 }
 
@@ -255,6 +256,7 @@ std::optional<std::pair<Scene, const char*>> without(const Finding& finding, con
 Predictions predict(const std::vector<HostTimes>& hosts, const Explanation& all) {
   Predictions predictions;
   predictions.findings.resize(all.findings.size());
+  if (!all.exposed) return predictions;  // nor is it known how long the ranks compute
   const Scene now = scene_of(all);
   const Planner planner(hosts, all, now);
   if (!planner.knows()) return predictions;

@@ -17,7 +17,7 @@ struct Prediction {
 
 struct Predictions {
   // What the planner says of the job as it is: seconds of an iteration. None where there is nothing to simulate: one
-  // host, or no bytes.
+  // host, no bytes, or how long the ranks compute is not known.
   std::optional<double> simulated;
   // By finding. None where the planner does not know the cause, or does not reproduce what was measured.
   std::vector<std::optional<Prediction>> findings;

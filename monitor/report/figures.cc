@@ -66,29 +66,6 @@ std::vector<ClassFigures> classes_of(const std::vector<explain::HostTimes>& host
   return classes;
 }
 
-// Neighbours become one, until few enough are left.
-void thin_out(std::vector<TimePoint>* times, std::vector<std::map<std::uint32_t, double>>* lags) {
-  while (times->size() > kMostTimes) {
-    std::vector<TimePoint> fewer;
-    std::vector<std::map<std::uint32_t, double>> fewer_lags;
-    for (std::size_t i = 0; i < times->size(); i += 2) {
-      TimePoint point = (*times)[i];
-      std::map<std::uint32_t, double> lag = (*lags)[i];
-      if (i + 1 < times->size()) {
-        const TimePoint& next = (*times)[i + 1];
-        point.iteration = (point.iteration + next.iteration) / 2;
-        point.to = next.to;
-        for (const auto& [rank, value] : (*lags)[i + 1])
-          lag[rank] = lag.contains(rank) ? (lag[rank] + value) / 2 : value;
-      }
-      fewer.push_back(point);
-      fewer_lags.push_back(std::move(lag));
-    }
-    *times = std::move(fewer);
-    *lags = std::move(fewer_lags);
-  }
-}
-
 json known(const auto& value) {
   return value ? json(*value) : json();
 }
@@ -131,6 +108,31 @@ json verify_json(const VerifyFigures& verify) {
 
 }  // namespace
 
+void Watch::Point::append(Point next) {
+  const auto n = static_cast<double>(looks), m = static_cast<double>(next.looks);
+  time.iteration = (n * time.iteration + m * next.time.iteration) / (n + m);
+  time.to = next.time.to;
+  looks += next.looks;
+  for (const auto& [rank, lag] : next.lags) {
+    Mean& mean = lags[rank];
+    mean.sum += lag.sum;
+    mean.count += lag.count;
+  }
+}
+
+// Where there are too many points, neighbours become one.
+void Watch::add_point(Point point) {
+  if (!points_.empty() && points_.back().looks < looks_) return points_.back().append(std::move(point));
+  points_.push_back(std::move(point));
+  if (points_.size() <= kMostTimes) return;
+  looks_ *= 2;
+  for (std::size_t i = 0; i < points_.size(); i += 2) {
+    if (i > 0) points_[i / 2] = std::move(points_[i]);
+    if (i + 1 < points_.size()) points_[i / 2].append(std::move(points_[i + 1]));
+  }
+  points_.resize((points_.size() + 1) / 2);
+}
+
 void Watch::add(double at, Reports reports) {
   ended_ = at;
   if (!any_) {
@@ -149,9 +151,9 @@ void Watch::add(double at, Reports reports) {
   }
   const auto all = explain::explain(between(base_, reports, false, nullptr));
   if (!all.ok()) return;  // goes on until an iteration ends
-  times_.push_back({based_ - began_, at - began_, all->iteration});
-  lags_.emplace_back();
-  for (const explain::RankLag& rank : all->ranks) lags_.back()[rank.rank] = rank.lag;
+  Point point{{based_ - began_, at - began_, all->iteration}};
+  for (const explain::RankLag& rank : all->ranks) point.lags[rank.rank] = {rank.lag, 1};
+  add_point(std::move(point));
   base_ = std::move(reports);
   based_ = at;
 }
@@ -174,15 +176,14 @@ Result<Figures> Watch::figures() const {
   figures.explanation = *std::move(explained);
   figures.hosts = hosts.size();
   figures.classes = classes_of(hosts);
-  figures.times = times_;
-  std::vector<std::map<std::uint32_t, double>> lags = lags_;
-  thin_out(&figures.times, &lags);
+  for (const Point& point : points_) figures.times.push_back(point.time);
   const std::vector<explain::RankLag>& ranks = figures.explanation.ranks;
   for (std::size_t r = 0; r < std::min(ranks.size(), kMostRanks); ++r) {
     RankFigures rank{ranks[r].rank, ranks[r].host, ranks[r].lag, ranks[r].computing, {}};
-    for (const auto& at : lags) {
-      const auto found = at.find(rank.rank);
-      rank.lags.push_back(found == at.end() ? std::nullopt : std::optional(found->second));
+    for (const Point& point : points_) {
+      const auto found = point.lags.find(rank.rank);
+      const bool known = found != point.lags.end();
+      rank.lags.push_back(known ? std::optional(found->second.sum / found->second.count) : std::nullopt);
     }
     figures.ranks.push_back(std::move(rank));
   }
@@ -206,7 +207,7 @@ json to_json(const Figures& figures) {
     ranks.push_back({{"rank", rank.rank},
                      {"host", rank.host},
                      {"lag_s", rank.lag},
-                     {"computing_s", rank.computing},
+                     {"computing_s", known(rank.computing)},
                      {"lags_s", std::move(lags)}});
   }
   for (const TagFigures& tag : figures.tags) {
@@ -226,8 +227,8 @@ json to_json(const Figures& figures) {
           {"hosts_without_answer", std::move(silent)},
           {"iteration_s", figures.explanation.iteration},
           {"iterations", figures.explanation.iterations},
-          {"exposed_s", figures.explanation.exposed},
-          {"efficiency", figures.explanation.efficiency},
+          {"exposed_s", known(figures.explanation.exposed)},
+          {"efficiency", known(figures.explanation.efficiency)},
           {"times", times_json(figures)},
           {"findings", findings_json(figures)},
           {"classes", std::move(classes)},

@@ -34,7 +34,8 @@ struct ClassFigures {
 struct RankFigures {
   std::uint32_t rank = 0;
   std::string host;
-  double lag = 0, computing = 0;            // explain::RankLag, of the whole time
+  double lag = 0;                           // explain::RankLag, of the whole time, as is
+  std::optional<double> computing;          // this
   std::vector<std::optional<double>> lags;  // in each of Figures::times
 };
 
@@ -85,11 +86,25 @@ class Watch {
   Result<Figures> figures() const;
 
  private:
+  // Looks that follow each other. Each rank's lag is the mean of those in which it was there.
+  struct Point {
+    struct Mean {
+      double sum = 0, count = 0;
+    };
+    TimePoint time;
+    std::size_t looks = 1;
+    std::map<std::uint32_t, Mean> lags;
+
+    void append(Point next);
+  };
+  void add_point(Point point);
+
   Reports first_, base_, last_;  // base: when the last iteration that was seen ended
   double began_ = 0, based_ = 0, ended_ = 0;
   bool any_ = false;
-  std::vector<TimePoint> times_;
-  std::vector<std::map<std::uint32_t, double>> lags_;  // as times_
+  // At most kMostTimes, however long it goes on: all but the last one of `looks_` looks.
+  std::vector<Point> points_;
+  std::size_t looks_ = 1;
   std::map<std::string, std::string> silent_;
 };
 

@@ -39,10 +39,10 @@ std::string findings_html(const Figures& figures) {
   std::string html = "<section><h2>What bounds it</h2>\n";
   for (const explain::Finding& f : figures.explanation.findings) {
     html += fmt::format(
-        "<div class=\"finding\"><p><b>{}</b> ({}): {}: up to {} of an iteration</p><p>{}</p><p class=\"soft\">What "
-        "helps: {}</p></div>\n",
-        explain::cause_name(f.cause), explain::confidence_name(f.confidence), escaped(f.where), seconds_html(f.seconds),
-        escaped(f.evidence), escaped(f.help));
+        "<div class=\"finding\"><p><b>{}</b> ({}): {}{}</p><p>{}</p><p class=\"soft\">What helps: {}</p></div>\n",
+        explain::cause_name(f.cause), explain::confidence_name(f.confidence), escaped(f.where),
+        f.seconds > 0 ? fmt::format(": up to {} of an iteration", seconds_html(f.seconds)) : "", escaped(f.evidence),
+        escaped(f.help));
   }
   return html + "</section>\n";
 }
@@ -136,8 +136,12 @@ std::string page_html(const Figures& figures, const std::string& made) {
       title, kStyle, escaped(made), seconds_text(figures.seconds));
   html += tile(seconds_html(all.iteration), "an iteration");
   html += tile(number_html(all.iterations), "iterations seen");
-  html += tile(seconds_html(all.exposed), "of an iteration even the rank that waits least waits for tensors");
-  html += tile(share_html(all.efficiency), "of it is computation");
+  if (all.exposed) {
+    html += tile(seconds_html(all.exposed), "of an iteration even the rank that waits least waits for tensors");
+    html += tile(share_html(all.efficiency), "of it is computation");
+  } else {
+    html += tile("not known", fmt::format("how long an iteration waits for tensors: {}", explain::kStreamsWait));
+  }
   html += tile(number_html(static_cast<double>(figures.hosts)), figures.hosts == 1 ? "host" : "hosts");
   html += "</div>\n" + silent_html(figures) + findings_html(figures) + times_html(figures) + classes_html(figures) +
           ranks_html(figures) + tags_html(figures);

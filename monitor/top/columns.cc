@@ -5,21 +5,24 @@ namespace tensorlane::top {
 namespace {
 
 std::vector<Column> job_columns() {
-  return {{"job", "JOB", Unit::kText, 100, "its name"},
-          {"state", "STATE", Unit::kText, 75, "gathering, running, failed ..."},
-          {"iteration_s", "ITER", Unit::kSeconds, 95, "time of an iteration"},
-          {"exposed_share", "EXPOSED", Unit::kShare, 85,
-           "share of the time in which even the rank that waits least waits for tensors", 0.3},
-          {"sent_bits_per_second", "SENT b/s", Unit::kBitsPerSecond, 90, "bits that this host sends in a second"},
-          {"received_bits_per_second", "RECV b/s", Unit::kBitsPerSecond, 60, "bits that it receives in a second"},
-          {"hosts", "HOSTS", Unit::kNumber, 55, "hosts that take part"},
-          {"ranks", "RANKS", Unit::kNumber, 50, "ranks on them"},
-          {"tensors", "TENSORS", Unit::kNumber, 20, "tensors of its plan"},
-          {"user", "USER", Unit::kText, 30, "number of the user whose job it is"},
-          {"leader", "LEADER", Unit::kText, 25, "host that leads it"},
-          {"remark", "REMARK", Unit::kText, 70, "whom it waits for, what is late, why it has failed",
-           std::numeric_limits<double>::infinity(), 20},
-          {"id", "ID", Unit::kText, 10, "its number"}};
+  return {
+      {"job", "JOB", Unit::kText, 100, "its name"},
+      {"state", "STATE", Unit::kText, 75, "gathering, running, failed ..."},
+      {"iteration_s", "ITER", Unit::kSeconds, 95, "time of an iteration"},
+      {"exposed_share", "EXPOSED", Unit::kShare, 85,
+       "share of the time in which even the rank that waits least waits for tensors; not known (-) where streams wait "
+       "on a GPU",
+       0.3},
+      {"sent_bits_per_second", "SENT b/s", Unit::kBitsPerSecond, 90, "bits that this host sends in a second"},
+      {"received_bits_per_second", "RECV b/s", Unit::kBitsPerSecond, 60, "bits that it receives in a second"},
+      {"hosts", "HOSTS", Unit::kNumber, 55, "hosts that take part"},
+      {"ranks", "RANKS", Unit::kNumber, 50, "ranks on them"},
+      {"tensors", "TENSORS", Unit::kNumber, 20, "tensors of its plan"},
+      {"user", "USER", Unit::kText, 30, "number of the user whose job it is"},
+      {"leader", "LEADER", Unit::kText, 25, "host that leads it"},
+      {"remark", "REMARK", Unit::kText, 70, "whom it waits for, what is late, why it has failed",
+       std::numeric_limits<double>::infinity(), 20},
+      {"id", "ID", Unit::kText, 10, "its number"}};
 }
 
 std::vector<Column> class_columns() {
@@ -45,7 +48,8 @@ std::vector<Column> host_columns() {
       {"received_bits_per_second", "RECV b/s", Unit::kBitsPerSecond, 80, "bits received in a second"},
       {"lane_cpu_share", "LANES", Unit::kShare, 85, "share of the time that the daemon's lanes run, of all lanes", 0.9},
       {"lane_no_cpu_share", "NO CPU", Unit::kShare, 70, "share in which they wait for a CPU", 0.1},
-      {"blocked_share", "BLOCKED", Unit::kShare, 75, "share in which its ranks wait for tensors, in the mean"},
+      {"blocked_share", "BLOCKED", Unit::kShare, 75,
+       "share in which its ranks wait for tensors, in the mean; not known (-) where streams wait on a GPU"},
       {"stalls_per_second", "STALLS", Unit::kPerSecond, 60, "times that a window was full, in a second"},
       {"iterations_per_second", "ITER/s", Unit::kPerSecond, 40, "iterations in a second"},
       {"staging_share", "STAGING", Unit::kShare, 45, "share of the staging that is in use", 0.9},
@@ -70,7 +74,11 @@ std::vector<Column> peer_columns() {
 std::vector<Column> rail_columns() {
   return {{"nic", "NIC", Unit::kText, 100, "network interface"},
           {"host", "HOST", Unit::kText, 90, "its host"},
-          {"use", "USE", Unit::kShare, 95, "of the link's speed in the fabric file, in the fuller direction", 0.9},
+          {"use", "USE", Unit::kShare, 95,
+           "of the link's speed in the fabric file, in the fuller direction: by OUT and IN, or by SENT and RECV where "
+           "RDMA or "
+           "DPDK passes by the kernel's counts",
+           0.9},
           {"nic_sent_bits_per_second", "OUT b/s", Unit::kBitsPerSecond, 80,
            "bits that the NIC sends in a second, whoever's"},
           {"nic_received_bits_per_second", "IN b/s", Unit::kBitsPerSecond, 75, "bits that it receives"},
@@ -85,7 +93,8 @@ std::vector<Column> rank_columns() {
       {"rank", "RANK", Unit::kNumber, 100, "its number"},
       {"host", "HOST", Unit::kText, 90, "its host"},
       {"lag_s", "LAG", Unit::kSeconds, 95, "how much later than the first rank it submits an operation, in the mean"},
-      {"blocked_share", "BLOCKED", Unit::kShare, 85, "share of the time in which it waits for tensors"},
+      {"blocked_share", "BLOCKED", Unit::kShare, 85,
+       "share of the time in which it waits for tensors; not known (-) where streams wait on a GPU"},
       {"computing_s", "COMPUTE", Unit::kSeconds, 80, "time of an iteration in which it does not"},
       {"wait_s", "WAIT", Unit::kSeconds, 60, "mean time of an operation from its submission on"},
       {"cpu_share", "CPU", Unit::kShare, 70, "share in which the thread that waits runs"},

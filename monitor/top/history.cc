@@ -21,7 +21,6 @@ void follow(std::map<std::string, Reports>* kept, const std::map<std::string, nl
 
 void History::add(Answers answers) {
   if (answers.job != last_.job) reports_.clear();
-  seconds_ = answers.at - last_.at;
   statuses_ = std::move(last_.statuses);
   if (!last_.local.is_null()) statuses_[last_.host] = std::move(last_.local);
   follow(&reports_, answers.reports, false);

@@ -13,7 +13,6 @@ namespace tensorlane::top {
 
 // One round of questions. Every JSON is a daemon's, and may be anything.
 struct Answers {
-  double at = 0;                                   // seconds of any clock that only grows
   std::string host;                                // of the daemon that was asked
   std::string asked;                               // the job that is looked at, as the user names it; empty for none
   std::string job;                                 // its id, where it was found
@@ -40,15 +39,13 @@ class History {
   // `wrong` gets what makes no sense.
   std::map<std::string, explain::HostTimes> job_times(std::map<std::string, std::string>* wrong) const;
   std::map<std::string, explain::HostTimes> own_times() const;
-  // The status of a host the time before, and how many seconds before the last one it came; null where there was none.
+  // The status of a host the time before; null where there was none.
   const nlohmann::json& status_before(const std::string& host) const;
-  double seconds() const { return seconds_; }
 
  private:
   Answers last_;
   std::map<std::string, Reports> reports_, jobs_;
   std::map<std::string, nlohmann::json> statuses_;
-  double seconds_ = 0;
 };
 
 }  // namespace tensorlane::top

@@ -8,6 +8,7 @@
 
 #include "monitor/answers/read.h"
 #include "monitor/explain/explain.h"
+#include "monitor/explain/links.h"
 
 namespace tensorlane::top {
 
@@ -44,7 +45,8 @@ class Filler {
 constexpr double kBits = 8;
 
 struct Sums {
-  double sent = 0, received = 0, stalls = 0, blocked = 0;
+  double sent = 0, received = 0, stalls = 0;
+  std::optional<double> blocked;  // its ranks, in the mean
 };
 
 Sums sums_of(const explain::HostTimes& host) {
@@ -54,9 +56,17 @@ Sums sums_of(const explain::HostTimes& host) {
     sums.received += kBits * cls.received_bytes / host.seconds;
     sums.stalls += cls.window_stalls / host.seconds;
   }
+  const bool known =
+      std::ranges::all_of(host.ranks, [](const explain::RankTimes& rank) { return rank.stream_waits == 0; });
+  if (host.ranks.empty() || !known) return sums;
+  sums.blocked = 0;
   for (const explain::RankTimes& rank : host.ranks)
-    sums.blocked += std::min(rank.blocked / host.seconds, 1.0) / static_cast<double>(host.ranks.size());
+    *sums.blocked += std::min(rank.blocked / host.seconds, 1.0) / static_cast<double>(host.ranks.size());
   return sums;
+}
+
+std::optional<double> exposed_share(const explain::Explanation& all) {
+  return all.exposed ? std::optional(std::min(*all.exposed / all.iteration, 1.0)) : std::nullopt;
 }
 
 std::string remark_of(const json& job) {
@@ -103,7 +113,7 @@ void add_job(const json& job, const Times& own, Table* table) {
     row.set("sent_bits_per_second", Cell(sums.sent)).set("received_bits_per_second", Cell(sums.received));
     if (const auto all = explain::explain({times->second}); all.ok()) {
       row.set("iteration_s", Cell(all->iteration));
-      row.set("exposed_share", Cell(std::min(all->exposed / all->iteration, 1.0)));
+      row.set("exposed_share", exposed_share(*all));
     }
   }
   row.add();
@@ -130,7 +140,7 @@ void add_host(const explain::HostTimes& host, Table* table) {
   Filler row(table, host.host);
   row.set("host", Cell(host.host)).set("sent_bits_per_second", Cell(sums.sent));
   row.set("received_bits_per_second", Cell(sums.received)).set("stalls_per_second", Cell(sums.stalls));
-  if (!host.ranks.empty()) row.set("blocked_share", Cell(sums.blocked));
+  row.set("blocked_share", sums.blocked);
   if (host.lane_run) row.set("lane_cpu_share", Cell(*host.lane_run / lanes));
   if (host.lane_runnable) row.set("lane_no_cpu_share", Cell(*host.lane_runnable / lanes));
   row.set("iterations_per_second", Cell(host.iterations / host.seconds));
@@ -138,16 +148,22 @@ void add_host(const explain::HostTimes& host, Table* table) {
   row.set("ranks", Cell(static_cast<double>(host.ranks.size()))).add();
 }
 
-// How much a count of two statuses has grown, in a second.
-std::optional<double> rate(const json& before, const json& after, const char* key, double seconds) {
+// How much a count of two statuses has grown; none where the daemon began anew in between.
+std::optional<double> growth(const json& before, const json& after, const char* key) {
   const auto old = answers::number(before, key), now = answers::number(after, key);
-  if (!old || !now || *now < *old || seconds <= 0) return std::nullopt;
-  return (*now - *old) / seconds;
+  return old && now && *now >= *old ? std::optional(*now - *old) : std::nullopt;
+}
+
+// The same in a second, of which `seconds` have passed by the daemon's own clock.
+std::optional<double> rate(const json& before, const json& after, const char* key, std::optional<double> seconds) {
+  const auto grown = growth(before, after, key);
+  return grown && seconds && *seconds > 0 ? std::optional(*grown / *seconds) : std::nullopt;
 }
 
 // Of all jobs of a daemon, where no job is looked at.
-void add_status(const std::string& host, const json& before, const json& after, double seconds, Table* hosts,
-                Table* classes) {
+void add_status(const std::string& host, const json& before, const json& after, Table* hosts, Table* classes) {
+  // Not the time between the rounds: a host answers when it can, and a round waits for those that do not.
+  const std::optional<double> seconds = growth(before, after, "uptime_s");
   const json& lane = answers::member(after, "lane");
   const json& old_lane = answers::member(before, "lane");
   const double lanes = std::max(answers::number(lane, "lanes").value_or(1), 1.0);
@@ -241,6 +257,7 @@ void add_peers(const explain::HostTimes& host, Table* table) {
 }
 
 void add_rails(const explain::HostTimes& host, Table* table) {
+  const std::vector<explain::LinkTimes> sent = explain::links_of(host, true), received = explain::links_of(host, false);
   for (std::size_t r = 0; r < host.rails.size(); ++r) {
     const explain::RailTimes& rail = host.rails[r];
     Filler row(table, fmt::format("{}/{}", host.host, r));
@@ -250,8 +267,10 @@ void add_rails(const explain::HostTimes& host, Table* table) {
     if (rail.nic_sent && rail.nic_received) {
       const double out = kBits * *rail.nic_sent / host.seconds, in = kBits * *rail.nic_received / host.seconds;
       row.set("nic_sent_bits_per_second", Cell(out)).set("nic_received_bits_per_second", Cell(in));
-      if (rail.speed && *rail.speed > 0) row.set("use", Cell(std::max(out, in) / *rail.speed));
     }
+    const explain::LinkTimes *out = find_link(sent, r), *in = find_link(received, r);
+    if (out != nullptr || in != nullptr)
+      row.set("use", Cell(std::max(out == nullptr ? 0 : use_of(*out, host), in == nullptr ? 0 : use_of(*in, host))));
     row.add();
   }
 }
@@ -262,8 +281,8 @@ void add_ranks(const explain::HostTimes& host, const std::map<std::uint32_t, con
     Filler row(table, fmt::format("{:010}", rank.rank));
     row.set("rank", Cell(static_cast<double>(rank.rank))).set("host", Cell(host.host));
     if (const auto lag = lags.find(rank.rank); lag != lags.end())
-      row.set("lag_s", Cell(lag->second->lag)).set("computing_s", Cell(lag->second->computing));
-    row.set("blocked_share", Cell(std::min(rank.blocked / host.seconds, 1.0)));
+      row.set("lag_s", Cell(lag->second->lag)).set("computing_s", lag->second->computing);
+    if (rank.stream_waits == 0) row.set("blocked_share", Cell(std::min(rank.blocked / host.seconds, 1.0)));
     if (rank.operations > 0) row.set("wait_s", Cell(rank.mean_wait));
     if (rank.run) row.set("cpu_share", Cell(std::min(*rank.run / host.seconds, 1.0)));
     if (rank.runnable) row.set("no_cpu_share", Cell(std::min(*rank.runnable / host.seconds, 1.0)));
@@ -279,7 +298,7 @@ void explain_job(const Times& times, Picture* picture) {
   std::map<std::uint32_t, const explain::RankLag*> lags;
   if (all.ok()) {
     picture->iteration = all->iteration;
-    picture->exposed = std::min(all->exposed / all->iteration, 1.0);
+    picture->exposed = exposed_share(*all);
     const explain::Finding& first = all->findings.front();
     picture->finding = fmt::format("{} ({}): {}", explain::cause_name(first.cause),
                                    explain::confidence_name(first.confidence), first.where);
@@ -337,7 +356,7 @@ Picture make_picture(const History& history) {
     std::map<std::string, json> statuses = last.statuses;
     if (last.local.is_object()) statuses[last.host] = last.local;
     for (const auto& [host, status] : statuses)
-      add_status(host, history.status_before(host), status, history.seconds(), hosts, &picture.host_classes);
+      add_status(host, history.status_before(host), status, hosts, &picture.host_classes);
     add_silent(last.silent, hosts);
     picture.hosts = hosts->rows.size();
     picture.silent = last.silent.size();

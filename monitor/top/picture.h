@@ -22,9 +22,9 @@ struct Picture {
   std::string asked;  // the job that is looked at, as the user names it: all views but that of jobs are about it
   std::string job;    // its id, where it was found
   std::string job_name, job_state, no_job;
-  std::size_t hosts = 0, silent = 0;  // of the job, or that were asked
-  std::optional<double> iteration, exposed;
-  std::string finding;  // what explain says of the job
+  std::size_t hosts = 0, silent = 0;         // of the job, or that were asked
+  std::optional<double> iteration, exposed;  // `exposed` is not known where streams wait on a GPU
+  std::string finding;                       // what explain says of the job
   std::array<Table, kViews> tables;
   Table host_classes;  // classes of each host
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "monitor/explain/explain.h"
+
 namespace tensorlane::top {
 namespace {
 
@@ -59,13 +61,15 @@ std::string summary_of(const Picture& picture, std::size_t columns) {
   std::string text;
   // Where there is little room, the two figures alone.
   if (columns < kNarrow && picture.iteration && picture.silent == 0)
-    return fmt::format("{}, {} exposed", figure(Cell(*picture.iteration), Unit::kSeconds),
-                       percent(picture.exposed.value_or(0)));
+    return figure(Cell(*picture.iteration), Unit::kSeconds) +
+           (picture.exposed ? fmt::format(", {} exposed", percent(*picture.exposed)) : ", exposed ?");
   if (!picture.job.empty()) {
-    text = picture.iteration
-               ? fmt::format("iteration {}, {} of it exposed", figure(Cell(*picture.iteration), Unit::kSeconds),
-                             percent(picture.exposed.value_or(0)))
-               : "no iteration ended yet";
+    text = "no iteration ended yet";
+    if (picture.iteration) {
+      const std::string exposed = picture.exposed ? fmt::format("{} of it exposed", percent(*picture.exposed))
+                                                  : fmt::format("exposed: not known ({})", explain::kStreamsWait);
+      text = fmt::format("iteration {}, {}", figure(Cell(*picture.iteration), Unit::kSeconds), exposed);
+    }
     if (!picture.job_state.empty()) text = picture.job_state + ", " + text;
     if (!picture.finding.empty()) text += "; " + picture.finding;
   }

@@ -152,6 +152,9 @@ ports::FrameSink& FaultyTransport::on_flow_up(const ports::FlowKey& key, ports::
   if (!dying_) line.sink = &owner_.on_flow_up(key, line);
   return line;
 }
+void FaultyTransport::on_flow_resumed(const ports::FlowKey& key, const ports::Flow&) {
+  if (!dying_) owner_.on_flow_resumed(key, *lines_.at(key));
+}
 void FaultyTransport::on_flow_down(const ports::FlowKey& key, const Status& cause) {
   if (dying_) return;  // the owner may still ask its flow
   owner_.on_flow_down(key, cause);

@@ -88,6 +88,7 @@ class FaultyTransport final : public ports::Transport, private ports::FlowOwner 
     std::deque<Held> held;
   };
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
   void ask(Fault fault, Moment at);

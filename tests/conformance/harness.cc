@@ -75,7 +75,13 @@ ports::FrameSink& RecordingSink::on_flow_up(const ports::FlowKey& key, ports::Fl
   EXPECT_FALSE(up(key)) << "a flow came up twice";
   lines_[key] = all_.emplace_back(std::make_unique<Line>(*this, key, flow)).get();
   ups.push_back(key);
+  ends[key] = flow.stats().describe;
   return *lines_[key];
+}
+
+void RecordingSink::on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) {
+  EXPECT_EQ(find(key), &flow) << "a flow is resumed that is not up";
+  ends[key] = flow.stats().describe;
 }
 
 void RecordingSink::on_flow_down(const ports::FlowKey& key, const Status& cause) {

@@ -93,6 +93,7 @@ class RecordingSink final : public ports::FlowOwner {
     std::vector<std::byte> payload;
   };
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
   bool up(const ports::FlowKey& flow) const { return lines_.contains(flow); }
@@ -108,8 +109,9 @@ class RecordingSink final : public ports::FlowOwner {
   std::vector<std::pair<ports::FlowKey, std::uint64_t>> sent;
   std::vector<ports::FlowKey> ups;
   std::vector<std::pair<ports::FlowKey, Status>> downs;
-  bool drop_payloads = false;                 // answers every payload as stale
-  std::vector<std::span<std::byte>> granted;  // what lies behind every grant that is given
+  std::map<ports::FlowKey, std::string> ends;  // FlowStats::describe of the flow, as it was told of last
+  bool drop_payloads = false;                  // answers every payload as stale
+  std::vector<std::span<std::byte>> granted;   // what lies behind every grant that is given
   // Set: asked instead of allocating; on_frame then records frames without payloads.
   std::function<Result<std::span<std::byte>>(const ports::FlowKey&, const protocol::FrameHeader&)> landing;
   std::function<void(const ports::FlowKey&, const protocol::FrameHeader&)> frame_hook;

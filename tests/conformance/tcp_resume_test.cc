@@ -93,6 +93,21 @@ TEST_F(Resuming, AFlowSurvivesBreakingAgainAndAgain) {
   EXPECT_GT(a->counters().flows_resumed, 10u);
 }
 
+// Whoever looks at the flow finds its connection, as the kernel names it.
+TEST_F(Resuming, TheOwnerHearsOfTheNewConnection) {
+  bring_up();
+  const std::string before = a.sink->ends.begin()->second;
+  cut();
+  ASSERT_TRUE(run([&] { return a->counters().flows_resumed == 1 && b->counters().flows_resumed == 1; }));
+  EXPECT_NE(a.sink->ends.begin()->second, before) << "it was dialed from another port";
+  for (const Host* host : {&a, &b}) {
+    ASSERT_EQ(host->sink->ends.size(), 1u);
+    const auto& [key, ends] = *host->sink->ends.begin();
+    ASSERT_NE(host->sink->find(key), nullptr);
+    EXPECT_EQ(ends, host->sink->find(key)->stats().describe);
+  }
+}
+
 // Nothing is sent in between. It is lost again long after the time that the loss before was allowed, and just before
 // the end of that time, by when it has stood for a while.
 TEST_F(Resuming, AnIdleFlowHasAllTheTimeAgainWhenItIsLostLater) {

@@ -319,6 +319,12 @@ std::uint64_t FakeDaemon::parts_of(const std::string& job, const std::string& te
   return tensor_locked(job, tensor).parts[rank];
 }
 
+ports::ClientTimes FakeDaemon::times_of(const std::string& job, std::uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  const std::vector<Member>& members = jobs_.at(job).members;
+  return std::ranges::find(members, rank, &Member::rank)->client->times();
+}
+
 void FakeDaemon::put_in_place(const std::string& job, const std::string& tensor, const protocol::PartRun& run,
                               float value) {
   std::lock_guard lock(mutex_);

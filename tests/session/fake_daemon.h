@@ -71,6 +71,8 @@ class FakeDaemon final : public ports::JobControl {
   std::uint64_t parts_of(const std::string& job, const std::string& tensor, std::uint32_t rank);
   // These parts of the operation's result become `value`, in the buffers of all ranks, and they are told so.
   void put_in_place(const std::string& job, const std::string& tensor, const protocol::PartRun& run, float value);
+  // What the client of this rank says of itself.
+  ports::ClientTimes times_of(const std::string& job, std::uint32_t rank);
   // Submissions are not taken while it lives.
   std::unique_lock<std::mutex> stop_taking() { return std::unique_lock(mutex_); }
   // Waits until the job has so many groups; false after 10 s.

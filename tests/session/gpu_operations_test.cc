@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -224,6 +225,29 @@ TEST(GpuOperations, EachGpuCopiesOnStreamsOfItsOwn) {
     ASSERT_NE(stream, all.end());
     EXPECT_EQ(stream->device, copy.device);
   }
+}
+
+// A thread's wait is a time; of a stream's wait only that there was one is known.
+TEST(GpuOperations, TellsTheDaemonThatStreamsWait) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const DeviceMemory memory(4096);
+  daemon.set_mode(Mode::kHold);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(daemon.times_of("job", 0).stream_waits, 0u);
+  ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+  const ports::ClientTimes waits = daemon.times_of("job", 0);
+  EXPECT_EQ(waits.stream_waits, 1u);
+  EXPECT_EQ(waits.blocked_ns, 0u);
+  EXPECT_EQ(waits.waiter, static_cast<std::uint32_t>(gettid()));
+  daemon.set_mode(Mode::kRun);
+  stream.synchronize();
+  ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(daemon.times_of("job", 0).stream_waits, 1u) << "it was a thread that waited";
 }
 
 // The one that could be begun is taken back, also from behind another one.

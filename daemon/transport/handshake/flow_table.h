@@ -75,8 +75,12 @@ class FlowTable {
     for (const ports::FlowKey& key : connector_.remove_job(job)) end(key, {});
   }
 
-  // A flow goes on over a new connection: report() counts that, too.
-  void note_resumed() { ++uncounted_; }
+  // A flow goes on over a new connection, and all of it is set up: the owner hears of it, and report() counts that,
+  // too.
+  void resumed(const F& flow) {
+    ++uncounted_;
+    owner_.on_flow_resumed(flow.key(), flow);
+  }
   // None is up.
   bool empty() const { return flows_.empty(); }
   // Nothing is left to report.

@@ -37,6 +37,7 @@ class MemberOwner final : public ports::FlowOwner {
  public:
   MemberOwner(MixedTransport& mixed, std::size_t member) : mixed_(mixed), member_(member) {}
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
  private:
@@ -84,6 +85,7 @@ class MixedTransport final : public ports::Transport {
   ports::TransportCounters counters() const override;
 
   ports::FrameSink& flow_up(std::size_t member, const ports::FlowKey& key, ports::Flow& flow);
+  void flow_resumed(std::size_t member, const ports::FlowKey& key, const ports::Flow& flow);
   void flow_down(std::size_t member, const ports::FlowKey& flow, const Status& cause);
   Prober& prober() { return prober_; }
 
@@ -146,6 +148,9 @@ class MixedTransport final : public ports::Transport {
 ports::FrameSink& MemberOwner::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {
   if (mixed_.prober().owns(key.job)) return mixed_.prober().up(member_, key, flow);
   return mixed_.flow_up(member_, key, flow);
+}
+void MemberOwner::on_flow_resumed(const ports::FlowKey& key, const ports::Flow& flow) {
+  mixed_.flow_resumed(member_, key, flow);
 }
 void MemberOwner::on_flow_down(const ports::FlowKey& key, const Status& cause) {
   if (mixed_.prober().owns(key.job)) return mixed_.prober().down(member_, key, cause);
@@ -302,6 +307,12 @@ ports::FrameSink& MixedTransport::flow_up(std::size_t member, const ports::FlowK
   note_chosen(key, member);
   attempts_.erase(key);
   return owner_.on_flow_up(key, flow);
+}
+
+// Not of one that is not wanted, and of the prober's none is resumed.
+void MixedTransport::flow_resumed(std::size_t member, const ports::FlowKey& key, const ports::Flow& flow) {
+  const auto route = routes_.find(key);
+  if (route != routes_.end() && route->second == member) owner_.on_flow_resumed(key, flow);
 }
 
 // The peer has lost the flow and comes another way, before we have noticed or while our end is half-open. False: the

@@ -275,7 +275,7 @@ void RdmaTransport::resume_flow(Flow& flow, handshake::Connection& connection, P
   if (flow.gone) return;
   serve(flow);
   resumer_.resumed(flow, again, now_);
-  flows_.note_resumed();
+  flows_.resumed(flow);
   std::size_t delivered = 0;
   settle(flow, delivered);
 }

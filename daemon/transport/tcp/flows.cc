@@ -141,7 +141,7 @@ void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, co
   if (flow.gone) return;
   serve(flow);
   resumer_.resumed(flow, again, now_);
-  flows_.note_resumed();
+  flows_.resumed(flow);
   if (!flow.queue_empty()) flow.mark_dirty();
 }
 

@@ -340,7 +340,10 @@ TEST(Explain, NamesAPatternThatLoadsALinkInOneDirection) {
     for (HostTimes& host : hosts) {
       const double sends = host.host == "h2" ? 1 : others, receives = 0.3;
       for (ClassTimes& cls : host.classes) cls.sent_bytes *= sends, cls.received_bytes *= receives;
-      for (RailTimes& rail : host.rails) *rail.nic_sent *= sends, *rail.nic_received *= receives;
+      for (RailTimes& rail : host.rails) {
+        *rail.nic_sent *= sends, *rail.nic_received *= receives;
+        rail.sent *= sends, rail.received *= receives;
+      }
     }
     const Explanation all = explain(hosts).value();
     const Finding* found = find(all, Cause::kPattern);
@@ -361,11 +364,64 @@ TEST(Explain, SaysHowMuchOfALinkIsOthers) {
   EXPECT_NEAR(found->amount, 0.5, 0.02);
 }
 
+// RDMA and DPDK pass by the kernel's counts of a NIC, and the daemon knows what it has sent.
+TEST(Explain, ALinkThatTheKernelDoesNotSeeIsFullOfWhatTheDaemonSends) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+  for (HostTimes& host : hosts) host.rails[0].nic_sent = host.rails[0].nic_received = 0;
+  const Explanation all = explain(hosts).value();
+  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr("carries 73 % of the link's speed, 0 % of that not"));
+  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr("as the daemon counts"));
+  for (HostTimes& host : hosts) host.rails[0].over_memory = true;
+  EXPECT_EQ(find(explain(hosts).value(), Cause::kFullLink), nullptr) << "shared memory is no link";
+  for (HostTimes& host : hosts) host.rails[0].nic_sent = host.rails[0].nic_received = std::nullopt;
+  const Explanation blind = explain(hosts).value();
+  ASSERT_NE(find(blind, Cause::kNetwork), nullptr) << text_of(blind);
+  EXPECT_THAT(find(blind, Cause::kNetwork)->evidence, HasSubstr("how full the links are is not known"));
+}
+
+// What a NIC of two carries for others is compared with what it carries for the job, and not with both NICs.
+TEST(Explain, OthersBytesAreOfTheFullestOfTwoLinks) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+  for (HostTimes& host : hosts) {
+    const double full = *host.rails[0].speed / 8 * host.seconds, own = 0.55 * full / 1.08;
+    host.classes[0].sent_bytes = host.classes[0].received_bytes = 2 * own;
+    host.classes[1].sent_bytes = host.classes[1].received_bytes = 0;
+    host.rails.resize(2, host.rails[0]);
+    host.rails[1].nic = "eth1";
+    for (RailTimes& rail : host.rails) {
+      rail.sent = rail.received = own;
+      rail.nic_sent = rail.nic_received = 0.55 * full;
+    }
+    if (host.host == "h1") *host.rails[1].nic_received += 0.35 * full;
+  }
+  const Explanation all = explain(hosts).value();
+  ASSERT_NE(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
+  EXPECT_EQ(find(all, Cause::kForeignBulk)->where, "the link to host h1");
+  EXPECT_THAT(find(all, Cause::kForeignBulk)->evidence,
+              HasSubstr("its NIC eth1 carries 90 % of the link's speed, 39 % of that not this job's"));
+  EXPECT_EQ(find(all, Cause::kFullLink), nullptr) << text_of(all);
+}
+
+// Each of them reports what the whole NIC has carried.
+TEST(Explain, TwoRailsOfOneNicAreOneLink) {
+  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
+  for (HostTimes& host : hosts) {
+    host.rails.resize(2, host.rails[0]);
+    for (RailTimes& rail : host.rails) rail.sent /= 2, rail.received /= 2;
+  }
+  const Explanation all = explain(hosts).value();
+  EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
+  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
+  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr(" 0 % of that not this job's"));
+}
+
 // Neither of two hosts is the usual one, however unlike they are.
 TEST(Explain, TwoHostsShowNoPattern) {
   std::vector<HostTimes> hosts = times_of(MadeUpJob(2));
   for (ClassTimes& cls : hosts[1].classes) cls.sent_bytes /= 10;
   *hosts[1].rails[0].nic_sent /= 10;
+  hosts[1].rails[0].sent /= 10;
   const Explanation all = explain(hosts).value();
   EXPECT_EQ(find(all, Cause::kPattern), nullptr) << text_of(all);
   EXPECT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
@@ -509,6 +565,77 @@ TEST(Explain, SaysThatPartsCannotBeToldApartWhereTheyAreNotKnown) {
   EXPECT_EQ(all->findings.front().cause, Cause::kSlowComputing);
   EXPECT_EQ(all->findings.front().confidence, Confidence::kLikely);
   EXPECT_THAT(all->findings.front().help, HasSubstr("cannot be told apart"));
+}
+
+// No thread is blocked then, whatever the network does: that is no computation.
+TEST(Explain, WhereStreamsWaitOnAGpuNothingIsSaidOfComputation) {
+  for (const bool full : {true, false}) {
+    MadeUpJob job(4);
+    if (!full) job.bytes = 4000;
+    for (MadeUpHost& host : job.hosts) {
+      host.stream_waits = 12;
+      host.rank.compute = 0.001;
+    }
+    const Explanation all = explained(job);
+    EXPECT_FALSE(all.exposed) << *all.exposed;
+    EXPECT_FALSE(all.efficiency);
+    EXPECT_FALSE(all.ranks.front().computing);
+    EXPECT_EQ(find(all, Cause::kComputation), nullptr) << text_of(all);
+    for (const Finding& finding : all.findings) EXPECT_EQ(finding.confidence, Confidence::kPossible) << text_of(all);
+    EXPECT_EQ(find(all, Cause::kFullLink) != nullptr, full) << text_of(all);
+    ASSERT_EQ(find(all, Cause::kNotKnown) != nullptr, !full) << text_of(all);
+    if (full) continue;
+    EXPECT_THAT(find(all, Cause::kNotKnown)->evidence, HasSubstr("12.0 times in an iteration"));
+  }
+}
+
+TEST(Report, OfTwoRailsOnOneNicEachHasItsOwnPayload) {
+  auto [before, after] = MadeUpJob(3).reports()[0];
+  for (json* report : {&before, &after}) (*report)["rails"].push_back((*report)["rails"][0]);
+  before["rails"][1]["sent_bytes"] = 1000;
+  after["rails"][1]["sent_bytes"] = 1500;
+  after["rails"][1]["transports"] = {"local", "rdma"};
+  const Result<HostTimes> times = difference(before, after);
+  ASSERT_TRUE(times.ok()) << times.status().to_string();
+  ASSERT_EQ(times->rails.size(), 2u);
+  EXPECT_EQ(times->rails[1].sent, 500);
+  EXPECT_TRUE(times->rails[1].over_memory);
+  EXPECT_FALSE(times->rails[0].over_memory);
+}
+
+// The kernel's counts are of a connection, and a flow may go on over a new one.
+TEST(Report, OfAFlowThatWasResumedNothingIsMadeUp) {
+  auto [before, after] = MadeUpJob(3).reports()[0];
+  for (json* report : {&before, &after}) {
+    for (json& connection : (*report)["connections"]) connection["path"] = "10.0.0.1:1 -> 10.0.0.2:1";
+  }
+  EXPECT_EQ(difference(before, after)->connections.size(), 2u);
+  json& resumed = after["connections"][0];
+  resumed["path"] = "10.0.0.1:2 -> 10.0.0.2:1";
+  for (const char* count : {"segments", "resent", "acked_bytes", "busy_ns"}) resumed[count] = 0;
+  const Result<HostTimes> times = difference(before, after);
+  ASSERT_TRUE(times.ok()) << times.status().to_string();
+  EXPECT_EQ(times->connections.size(), 1u);
+}
+
+// A program may wait by one thread now and by another one then: their counts say nothing of each other.
+TEST(Report, OfTwoThreadsOfARankNoTimeIsMadeUp) {
+  const auto reports = MadeUpJob(3).reports();
+  const auto waiter_of = [&](const json& thread, double run_ns) {
+    json after = reports[0].second;
+    json& waiter = after["ranks"][0]["waiter"];
+    if (!thread.is_null()) waiter["thread"] = thread;
+    waiter["run_ns"] = waiter["run_ns"].get<double>() + run_ns;
+    const Result<HostTimes> times = difference(reports[0].first, after);
+    EXPECT_TRUE(times.ok()) << times.status().to_string();
+    return times.ok() ? times->ranks.at(0) : RankTimes{};
+  };
+  EXPECT_TRUE(waiter_of(nullptr, 0).run && waiter_of(nullptr, 0).runnable);
+  for (const double more : {-1e15, 3.6e12}) {
+    EXPECT_FALSE(waiter_of(7, more).run) << "of another thread, which has run for less or for hours";
+    EXPECT_FALSE(waiter_of(7, more).runnable);
+  }
+  EXPECT_FALSE(waiter_of(nullptr, -1e15).run) << "of a thread that took the number of another one";
 }
 
 TEST(Explain, SaysSoWhenThereIsNothingToCompare) {

@@ -25,6 +25,7 @@ struct MadeUpHost {
   MadeUpPath urgent, bulk;                          // to the next host
   double lane_run = 0.05, lane_without_cpu = 0.01;  // of the time
   double foreign_sent = 0, foreign_received = 0;    // of the link's speed
+  double stream_waits = 0;                          // on a GPU, in an iteration: then no thread is blocked
   double demoted = 0, stalls_per_send = 0.1, window = 262144, staging = 0.1;
 };
 
@@ -103,12 +104,15 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
                            {"peer_limited_ns", 0}});
   }
   const double wait = communication + longest() - total(host.rank);
-  json rank{{"rank", h},
-            {"operations", static_cast<std::uint64_t>(2 * operations * n)},
-            {"wait_ns", ns(2 * operations * n * wait)},
-            {"late_ns", 0},
-            {"blocked_ns", ns(blocked * n)},
-            {"waiter", {{"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};
+  json rank{
+      {"rank", h},
+      {"operations", static_cast<std::uint64_t>(2 * operations * n)},
+      {"wait_ns", ns(2 * operations * n * wait)},
+      {"late_ns", 0},
+      {"blocked_ns", ns(host.stream_waits > 0 ? 0 : blocked * n)},
+      {"stream_waits", count(host.stream_waits * n)},
+      {"waiter",
+       {{"thread", 100 + h}, {"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};
   return {
       {"host", "h" + std::to_string(h)},
       {"job", "train"},

@@ -138,6 +138,22 @@ TEST_F(FlowsTest, ThatGoBeforeTheirHostHasAllFailTheJobThoughNothingIsPending) {
             "no connection of host h0 to host h1 for classes 0, 1 and control: connection reset");
 }
 
+// Those who look at the host ask the kernel for a flow by its ends.
+TEST_F(FlowsTest, ThatAreResumedAreShownOverTheirNewConnection) {
+  start(windows(mib(1)));
+  auto in_force = begin(HostIndex(0), 2);
+  wait([&] { return metrics_.flows.all().size() == kFlows; });
+  const ports::FlowKey flow{kJob, HostIndex(1), kUrgent};
+  transport_->resume(flow, "10.0.0.1:9 -> 10.0.0.2:1");
+  wait([&] {
+    const auto flows = metrics_.flows.all();
+    return std::ranges::count(flows, "10.0.0.1:9 -> 10.0.0.2:1", &ports::FlowReport::path) == 1;
+  });
+  const auto flows = metrics_.flows.all();
+  EXPECT_EQ(flows.size(), kFlows);
+  EXPECT_EQ(std::ranges::find(flows, "10.0.0.1:9 -> 10.0.0.2:1", &ports::FlowReport::path)->cls, kUrgent);
+}
+
 TEST_F(FlowsTest, ThatCannotBeMadeAreNamedByTheirClasses) {
   start(windows(mib(1)));
   transport_->hold_back();

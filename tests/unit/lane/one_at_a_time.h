@@ -23,6 +23,9 @@ class OneAtATime final : public ports::FlowOwner {
     lines_.erase(key);
     return owner_.on_flow_up(key, lines_.try_emplace(key, flow).first->second);
   }
+  void on_flow_resumed(const ports::FlowKey& key, const ports::Flow&) override {
+    owner_.on_flow_resumed(key, lines_.at(key));
+  }
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override { owner_.on_flow_down(key, cause); }
 
  private:

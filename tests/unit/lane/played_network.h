@@ -151,13 +151,20 @@ class FakeTransport final : public ports::Transport {
     count_turn();
     std::vector<ports::FlowKey> rising;
     std::optional<std::pair<ports::FlowKey, Status>> falling;
+    std::map<ports::FlowKey, std::string> resumed;
     {
       std::lock_guard lock(mutex_);
       rising = std::exchange(rising_, {});
       falling = std::exchange(falling_, {});
+      resumed = std::exchange(resumed_, {});
     }
     std::size_t events = rising.size();
     for (const ports::FlowKey& key : rising) rise(key);
+    for (const auto& [key, ends] : resumed) {
+      Line& line = lines_.at(key);
+      line.ends = ends;
+      owner_.on_flow_resumed(key, line);
+    }
     if (falling) {
       owner_.on_flow_down(falling->first, falling->second);
       lines_.erase(falling->first);
@@ -216,6 +223,11 @@ class FakeTransport final : public ports::Transport {
     std::lock_guard lock(mutex_);
     falling_ = {flow, cause};
   }
+  // A flow that is up goes on over a connection with these ends.
+  void resume(const ports::FlowKey& flow, std::string ends) {
+    std::lock_guard lock(mutex_);
+    resumed_[flow] = std::move(ends);
+  }
   // Peers speak: the test's thread.
   void announce(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
     std::lock_guard lock(mutex_);
@@ -246,7 +258,11 @@ class FakeTransport final : public ports::Transport {
     Line(FakeTransport& o, const ports::FlowKey& k) : of(o), key(k) {}
     bool writable() const override { return true; }
     void send(const ports::Outgoing& operation) override { of.send(key, operation); }
-    ports::FlowStats stats() const override { return {}; }
+    ports::FlowStats stats() const override {
+      ports::FlowStats stats;
+      stats.describe = ends;
+      return stats;
+    }
     ports::FlowProgress progress() const override {
       const auto found = of.progress_.find(key);
       return found == of.progress_.end() ? ports::FlowProgress() : found->second;
@@ -254,6 +270,7 @@ class FakeTransport final : public ports::Transport {
     FakeTransport& of;
     const ports::FlowKey key;
     ports::FrameSink* sink = nullptr;
+    std::string ends;
   };
   void rise(const ports::FlowKey& key) {
     Line& line = lines_.try_emplace(key, *this, key).first->second;
@@ -308,6 +325,7 @@ class FakeTransport final : public ports::Transport {
   std::atomic<std::uint64_t> turn_number_{0};
   std::vector<ports::FlowKey> rising_, dialed_;
   std::optional<std::pair<ports::FlowKey, Status>> falling_;
+  std::map<ports::FlowKey, std::string> resumed_;
   bool held_back_ = false, notes_credit_ = false;
   std::set<JobId> removed_;
   Waiting unacknowledged_, kept_;

@@ -18,7 +18,10 @@ TEST(SessionLayout, OfTheRingPageIsThatOfThisVersion) {
   EXPECT_EQ(offsetof(RingPage, daemon_sleeping), 256u);
   EXPECT_EQ(offsetof(RingPage, client_beats), 320u);
   EXPECT_EQ(offsetof(RingPage, failed), 448u);
+  EXPECT_EQ(offsetof(RingPage, blocked_ns), 512u);
+  EXPECT_EQ(offsetof(RingPage, waiter), 520u);
   EXPECT_EQ(offsetof(RingPage, error), 524u);
+  EXPECT_EQ(offsetof(RingPage, stream_waits), 2624u);
 }
 
 }  // namespace

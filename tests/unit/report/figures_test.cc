@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include "monitor/report/page.h"
 #include "tests/unit/top/reports.h"
@@ -102,6 +103,22 @@ TEST(Figures, AHostThatIsSilentWhereNothingGoesOnIsNamed) {
   EXPECT_THAT(error, HasSubstr("its daemon is stopped"));
 }
 
+TEST(Figures, WhatIsExposedIsNotKnownWhereStreamsWait) {
+  Watch watch;
+  for (int look = 0; look < 3; ++look) {
+    Reports reports = reports_of(2, 10 + look);
+    for (auto& [host, report] : reports) report["ranks"][0]["stream_waits"] = 100 * look;
+    watch.add(look, std::move(reports));
+  }
+  const Figures figures = *watch.figures();
+  EXPECT_TRUE(to_json(figures)["exposed_s"].is_null());
+  EXPECT_TRUE(to_json(figures)["efficiency"].is_null());
+  const std::string page = page_html(figures, "now");
+  EXPECT_THAT(page, HasSubstr("<b>not known</b>how long an iteration waits for tensors: streams wait on the GPU"));
+  EXPECT_THAT(page, Not(HasSubstr("of it is computation")));
+  EXPECT_THAT(page_html(figures_of(2, 3), "now"), HasSubstr("of it is computation"));
+}
+
 TEST(Tags, OfFlowsAreComparedWithTheirClasses) {
   json flows = json::array();
   for (int f = 0; f < 100; ++f)
@@ -155,6 +172,45 @@ TEST(Pages, ALongWatchHasAtMostSixtyPoints) {
   EXPECT_EQ(figures.times.front().from, 0);
   EXPECT_EQ(figures.times.back().to, 199);
   for (const RankFigures& rank : figures.ranks) EXPECT_EQ(rank.lags.size(), figures.times.size());
+}
+
+// 200 ranks for eleven minutes: what is kept is thinned out as it comes. Sanitizers count nothing here.
+TEST(Figures, ALongWatchKeepsNoMoreThanAShortOne) {
+  constexpr int kShort = 130, kLong = 650;
+  Watch watch;
+  std::size_t after_short = 0;
+  for (int look = 0; look < kLong; ++look) {
+    Reports reports = reports_of(2, 10 + look);
+    for (auto& [host, report] : reports) {
+      const json rank = report["ranks"][0];
+      for (int r = 2; r < 100; ++r) {
+        report["ranks"].push_back(rank);
+        report["ranks"].back()["rank"] = 1000 * (host == "gpu01") + r;
+      }
+    }
+    watch.add(look, std::move(reports));
+    if (look == kShort) after_short = mallinfo2().uordblks;
+  }
+  const std::size_t after_long = mallinfo2().uordblks;
+  EXPECT_LT(after_long, after_short + (std::size_t{1} << 20));
+  EXPECT_EQ(watch.figures()->times.back().to, kLong - 1);
+}
+
+// All points but the last one are of as many looks, and the mean of a rank that was not always there is its own.
+TEST(Figures, ALongWatchHasPointsOfEqualLength) {
+  Watch watch;
+  for (int look = 0; look < 200; ++look) {
+    Reports reports = reports_of(2, 10 + look);
+    if (look % 2 == 1) reports.erase("gpu01");
+    watch.add(look, std::move(reports));
+  }
+  const Figures figures = *watch.figures();
+  ASSERT_EQ(figures.times.size(), 50u);
+  for (std::size_t i = 0; i + 1 < figures.times.size(); ++i) {
+    EXPECT_EQ(figures.times[i].to - figures.times[i].from, 4) << i;
+    EXPECT_EQ(figures.times[i].to, figures.times[i + 1].from) << i;
+    EXPECT_NEAR(figures.times[i].iteration, 0.1, 1e-9) << i;
+  }
 }
 
 TEST(Pages, OfARankThatHasComeLaterNothingIsMadeUp) {

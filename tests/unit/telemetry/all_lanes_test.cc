@@ -136,11 +136,11 @@ std::shared_ptr<JobMetrics> part_of_job(JobId id, std::uint64_t scale) {
   members.set(900 * scale);
   ranks = std::vector<JobMetrics::PerRank>(2);
   for (std::uint64_t r = 0; r < ranks.size(); ++r) {
-    auto& [number, operations, wait, late, blocked, process, waiter] = ranks[r];
+    auto& [number, operations, wait, late, blocked, streams, process, waiter] = ranks[r];
     number = Rank(static_cast<std::uint32_t>(4 + r));
     std::uint64_t n = 0;
-    for (Counter* counter : {&operations, &wait, &late, &blocked, &process, &waiter})
-      counter->set((6 * r + ++n) * scale);
+    for (Counter* counter : {&operations, &wait, &late, &blocked, &streams, &process, &waiter})
+      counter->set((7 * r + ++n) * scale);
   }
   return job;
 }
@@ -167,11 +167,11 @@ TEST(AllLanes, AJobOfTwoLanesIsOne) {
   EXPECT_EQ(jobs[0]->members.value(), 900u * 107);
   ASSERT_EQ(jobs[0]->ranks.size(), 2u);
   for (std::uint64_t r = 0; r < 2; ++r) {
-    const auto& [number, operations, wait, late, blocked, process, waiter] = jobs[0]->ranks[r];
+    const auto& [number, operations, wait, late, blocked, streams, process, waiter] = jobs[0]->ranks[r];
     EXPECT_EQ(number, Rank(static_cast<std::uint32_t>(4 + r)));
     std::uint64_t n = 0;
-    for (const Counter* counter : {&operations, &wait, &late, &blocked, &process, &waiter})
-      EXPECT_EQ(counter->value(), (6 * r + ++n) * 107) << n;
+    for (const Counter* counter : {&operations, &wait, &late, &blocked, &streams, &process, &waiter})
+      EXPECT_EQ(counter->value(), (7 * r + ++n) * 107) << n;
   }
   EXPECT_EQ(jobs[1]->id, JobId(6));
   EXPECT_EQ(jobs[1]->classes[0].bytes_sent.value(), 3u);

@@ -32,7 +32,7 @@ inline nlohmann::json report_of(const std::string& host, int number, double seco
                      {"wait_ns", count(60 * (late ? 10e6 : 30e6))},
                      {"late_ns", 0},
                      {"blocked_ns", count(late ? 0.1e9 : 0.4e9)},
-                     {"waiter", {{"run_ns", count(0.5e9)}, {"runnable_ns", count(0.02e9)}}}});
+                     {"waiter", {{"thread", 100 + r}, {"run_ns", count(0.5e9)}, {"runnable_ns", count(0.02e9)}}}});
   }
   for (const auto& [name, dscp, rate] : {std::tuple("urgent", 43, 12.5e6), std::tuple("bulk", 27, 125e6)}) {
     classes.push_back({{"name", name},
@@ -118,7 +118,6 @@ inline nlohmann::json status_of(const std::string& host, int hosts, double secon
 // All hosts answer but the last one; of job kJob where `of_job`, else all statuses.
 inline Answers round_of(int hosts, double seconds, bool of_job) {
   Answers answers;
-  answers.at = seconds;
   answers.host = host_name(0);
   answers.local = status_of(host_name(0), hosts, seconds);
   for (int h = 0; h < hosts - 1; ++h) {

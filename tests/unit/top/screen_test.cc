@@ -99,6 +99,10 @@ TEST_F(ScreenTest, EnterGoesIntoAJobAHostAndAClassAndBackspaceOut) {
   all_answer.silent = 0;
   screen.show(all_answer);
   EXPECT_THAT(shown(20), HasSubstr("100ms, 10% exposed"));
+  all_answer.exposed.reset();
+  screen.show(all_answer);
+  EXPECT_THAT(shown(20), HasSubstr("100ms, exposed ?"));
+  EXPECT_THAT(shown(120), HasSubstr("iteration 100ms, exposed: not known (streams wait on the GPU)"));
   press(Key::kDown);
   const std::string host = chosen_row().substr(0, 5);
   press(Key::kEnter);
@@ -327,6 +331,42 @@ TEST(Pictures, RatesComeFromTwoAnswersOfAHost) {
   EXPECT_EQ(all["ranks"].size(), 6u);
 }
 
+// RDMA passes by the counts of the NIC.
+TEST(Pictures, TheUseOfALinkIsWhatTheDaemonSendsWhereTheNicDoesNotCountIt) {
+  History history;
+  for (const int seconds : {10, 12}) {
+    Answers answers = round_of(2, seconds, true);
+    for (const char* key : {"nic_sent_bytes", "nic_received_bytes"}) answers.reports["gpu00"]["rails"][0][key] = 0;
+    history.add(std::move(answers));
+  }
+  const nlohmann::json shown = to_json(make_picture(history));
+  EXPECT_NEAR(shown["rails"][0]["use"].get<double>(), 137.5e6 * 8 * 1.08 / 10e9, 1e-6);
+}
+
+// Of its ranks one waits by streams: how long it waits is not known, and so nothing is said of the job.
+TEST(Pictures, WhatIsExposedIsNotKnownWhereStreamsWait) {
+  History history;
+  for (const int seconds : {10, 12}) {
+    Answers answers = round_of(4, seconds, true);
+    for (nlohmann::json* report : {&answers.reports["gpu00"], &answers.jobs["42"]})
+      (*report)["ranks"][1]["stream_waits"] = 100 * seconds;
+    history.add(std::move(answers));
+  }
+  const nlohmann::json shown = to_json(make_picture(history));
+  EXPECT_TRUE(shown["exposed_share"].is_null());
+  EXPECT_TRUE(shown["jobs"][0]["exposed_share"].is_null());
+  EXPECT_FALSE(shown["jobs"][0]["iteration_s"].is_null());
+  for (const nlohmann::json& rank : shown["ranks"]) {
+    const bool known = rank["rank"] != 1;
+    EXPECT_EQ(rank["blocked_share"].is_number(), known) << rank;
+    EXPECT_EQ(rank["computing_s"].is_number(), known) << rank;
+  }
+  for (const nlohmann::json& host : shown["hosts"]) {
+    const bool silent = host["host"] == "gpu03";
+    EXPECT_EQ(host["blocked_share"].is_number(), !silent && host["host"] != "gpu00") << host;
+  }
+}
+
 TEST(Pictures, ADaemonThatStartedAgainIsNamedAndNoRateIsMadeUp) {
   History history;
   history.add(round_of(4, 10, true));
@@ -353,6 +393,23 @@ TEST(Pictures, OfDaemonsOneThatStartedAgainHasNoRateEither) {
       EXPECT_EQ(host["sent_bits_per_second"], nullptr);
       EXPECT_EQ(host["lane_cpu_share"], nullptr);
     } else {
+      EXPECT_NEAR(host["sent_bits_per_second"], 2 * 8e6, 1) << host;
+      EXPECT_NEAR(host["lane_cpu_share"], 0.5, 1e-9) << host;
+    }
+  }
+}
+
+// One answers a second later than the others, and so a moment later the next time.
+TEST(Pictures, RatesOfADaemonAreByItsOwnTime) {
+  History history;
+  for (const auto& [round, late] : {std::pair(10, 0.0), std::pair(11, 0.99), std::pair(12, 0.01)}) {
+    Answers answers = round_of(4, round, false);
+    answers.statuses["gpu01"] = status_of("gpu01", 4, round + late);
+    history.add(answers);
+    if (round == 10) continue;
+    const nlohmann::json hosts = to_json(make_picture(history))["hosts"];
+    for (const auto& host : hosts) {
+      if (host["host"] == "gpu03") continue;  // which is silent
       EXPECT_NEAR(host["sent_bits_per_second"], 2 * 8e6, 1) << host;
       EXPECT_NEAR(host["lane_cpu_share"], 0.5, 1e-9) << host;
     }

@@ -1,7 +1,9 @@
 // What a daemon answers to `tensorlane verify` and `tensorlane explain`, and to whom.
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +14,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "common/probe/exchange.h"
@@ -45,6 +49,14 @@ class AnswersTest : public ::testing::Test {
     return [&probing](const ports::Question& question, ports::Answered done) {
       probing.answer(question, std::move(done));
     };
+  }
+  // Of a daemon of one host.
+  config::DaemonConfig load_config() const {
+    std::ofstream(folder_ / "fabric.yaml")
+        << "classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, "
+           "public_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"}\n";
+    std::ofstream(folder_ / "daemon.yaml") << "fabric: fabric.yaml\nhost: h0\n";
+    return config::load((folder_ / "daemon.yaml").string()).value();
   }
   // A shell's, in the place of tensorlane-probe.
   std::string write_program(const std::string& text) const {
@@ -293,29 +305,95 @@ TEST_F(AnswersTest, AProgramThatHangsIsGivenUp) {
 }
 
 TEST_F(AnswersTest, AReportIsOfAJobThatTheAskerMaySee) {
-  std::ofstream(folder_ / "fabric.yaml") << "classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, "
-                                            "public_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"}\n";
-  std::ofstream(folder_ / "daemon.yaml") << "fabric: fabric.yaml\nhost: h0\n";
-  const Result<config::DaemonConfig> config = config::load((folder_ / "daemon.yaml").string());
-  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  const config::DaemonConfig config = load_config();
   ports::LaneMetrics metrics;
   const auto job = std::make_shared<ports::JobMetrics>();
   job->id = JobId(42);
   job->name = "train";
+  job->ranks = std::vector<ports::JobMetrics::PerRank>(1);
+  job->ranks[0].blocked_ns.add(5);
+  job->ranks[0].stream_waits.add(3);
+  job->ranks[0].process.set(static_cast<std::uint64_t>(getpid()));
+  job->ranks[0].waiter.set(static_cast<std::uint64_t>(gettid()));
   metrics.job_list.add(job);
+  metrics.flows.up(RailIndex(0), {JobId(42), HostIndex(1), ClassId(0)}, {.transport = "rdma"});
   metrics.rails[0].bytes_sent[0].add(10);
   metrics.rails[0].bytes_sent[1].add(100);
   metrics.rails[0].bytes_received[0].add(7);
   metrics.rails[0].bytes_received[1].add(70);
-  const JobReport report({*config, metrics});
+  const JobReport report({config, metrics});
   EXPECT_THAT(said(answerer(report), {{"job_id", 42U}}).status().to_string(), HasSubstr("no such job of yours"));
   EXPECT_FALSE(said(answerer(report), {{"job_id", 42U}}, {JobId(41)}).ok());
   const Result<std::string> text = said(answerer(report), {{"job_id", 42U}}, {JobId(42)});
   ASSERT_TRUE(text.ok()) << text.status().to_string();
   const json read = json::parse(*text);
   EXPECT_EQ(read["job"], "train");
+  EXPECT_EQ(read["ranks"][0]["blocked_ns"], 5);
+  EXPECT_EQ(read["ranks"][0]["stream_waits"], 3);
+  const json& waiter = read["ranks"][0]["waiter"];  // null where the kernel does not tell
+  EXPECT_TRUE(waiter.is_null() || waiter["thread"] == gettid()) << waiter;
+  EXPECT_EQ(read["rails"][0]["transports"], json({"rdma"}));
   EXPECT_EQ(read["rails"][0]["sent_bytes"], 110);
   EXPECT_EQ(read["rails"][0]["received_bytes"], 77);
+}
+
+// Real connections of this process.
+class Connections {
+ public:
+  explicit Connections(ports::FlowBoard* board) : board_(board) {
+    sockaddr_in any{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    EXPECT_EQ(bind(listener_, reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
+    EXPECT_EQ(listen(listener_, 200), 0);
+    fds_.push_back(listener_);
+  }
+  ~Connections() {
+    for (const int fd : fds_) close(fd);
+  }
+  void add(JobId job, std::uint16_t peer, ClassId cls, std::size_t bytes) {
+    sockaddr_in near{}, far{};
+    socklen_t length = sizeof far;
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&far), &length), 0);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&far), sizeof far), 0);
+    EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&near), &length), 0);
+    fds_.insert(fds_.end(), {fd, accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)});
+    EXPECT_EQ(send(fd, std::string(bytes, 'x').data(), bytes, 0), static_cast<ssize_t>(bytes));
+    ports::FlowReport flow{.peer = fmt::format("h{}", peer), .cls = cls, .rail = RailIndex(0), .transport = "tcp"};
+    flow.path = fmt::format("127.0.0.1:{} -> 127.0.0.1:{}", ntohs(near.sin_port), ntohs(far.sin_port));
+    board_->up(RailIndex(0), {job, HostIndex(peer), cls}, flow);
+  }
+
+ private:
+  ports::FlowBoard* board_;
+  const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::vector<int> fds_;
+};
+
+// Where there are more connections than a report has room for; those of bulk have carried more.
+TEST_F(AnswersTest, AReportHasTheMostUrgentConnectionOfEachPeer) {
+  const config::DaemonConfig config = load_config();
+  ports::LaneMetrics metrics;
+  const auto job = std::make_shared<ports::JobMetrics>();
+  job->id = JobId(42);
+  metrics.job_list.add(job);
+  Connections connections(&metrics.flows);
+  for (std::uint16_t peer = 1; peer <= 40; ++peer) {
+    connections.add(job->id, peer, ClassId(0), 10);
+    connections.add(job->id, peer, ClassId(1), 1000u + peer);
+  }
+  connections.add(job->id, 41, ClassId(1), 10);  // has no other
+  const JobReport report({config, metrics});
+  const json read = report.read(job->id).value();
+  if (read["connections"].is_string()) GTEST_SKIP() << read["connections"];
+  ASSERT_EQ(read["connections"].size(), JobReport::kMostConnections);
+  EXPECT_EQ(read["connections_left_out"], 81 - JobReport::kMostConnections);
+  const auto name = [&](std::size_t cls) { return config.fabric.classes.data[cls].name; };
+  std::map<std::string, std::set<std::string>> peers;
+  for (const json& connection : read["connections"]) peers[connection["class"]].insert(connection["peer"]);
+  EXPECT_EQ(peers[name(0)].size(), 40u);
+  EXPECT_TRUE(peers[name(1)].contains("h41"));
+  EXPECT_TRUE(peers[name(1)].contains("h40")) << "it has carried most of its class";
+  EXPECT_FALSE(peers[name(1)].contains("h1"));
 }
 
 }  // namespace
