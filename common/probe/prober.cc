@@ -43,6 +43,9 @@ class Attempt {
     return connected_ ? receive() : greet();
   }
 
+  // The time of all flows is over before its own is.
+  void cut() { fail(Outcome::kNotSent, 0); }
+
   int fd() const { return socket_.fd(); }
   short wanted() const { return connected_ ? POLLIN : POLLOUT; }
   const Arrival& arrival() {
@@ -121,6 +124,8 @@ const char* outcome_name(Outcome outcome) {
       return "hangs";
     case Outcome::kTimedOut:
       return "timed_out";
+    case Outcome::kNotSent:
+      return "not_sent";
     case Outcome::kRubbish:
       return "rubbish";
     case Outcome::kLocal:
@@ -150,7 +155,10 @@ void probe(const std::vector<FlowSpec>& flows, const ProbeOptions& options, Capt
     std::size_t at = 0;
     std::erase_if(under_way, [&](const std::unique_ptr<Attempt>& attempt) {
       const short events = waited[at++].revents;
-      if (attempt->go_on(events) && now_ms() < until) return false;
+      if (attempt->go_on(events)) {
+        if (now_ms() < until) return false;
+        attempt->cut();
+      }
       tell(attempt->arrival());
       return true;
     });

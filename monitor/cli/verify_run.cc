@@ -219,7 +219,7 @@ class Verifier {
             flows[from].push_back(std::move(flow));
             FlowFact fact;
             fact.from = from, fact.to = to, fact.rail = rail, fact.ipv6 = ipv6, fact.cls = cls;
-            fact.outcome = "timed_out";
+            fact.outcome = "not_sent";  // until its host says what has become of it
             state_.seen.flows.insert(state_.seen.flows.end(), options().source_ports, fact);
           }
     }

@@ -27,6 +27,8 @@ std::string no_arrival(const FlowFact& flow) {
   if (flow.outcome == "hangs") return "it connected, and no answer came";
   if (flow.outcome == "rubbish") return "what came back is no answer to a probe";
   if (flow.outcome == "local") return fmt::format("the sender could not send: {}", flow.error);
+  if (flow.outcome == "not_sent")
+    return "the time for all probes of the sender was over: ask for fewer (--pairs sample N, --source-ports)";
   if (flow.outcome == "unreachable") return fmt::format("unreachable: {}", flow.error);
   return "no connection in time";
 }
@@ -48,16 +50,27 @@ constexpr const char* kOnlyDpdk =
     "its data goes over DPDK, whose addresses and port the probes do not take (over those of TCP they passed): set "
     "`transport: tcp` on both hosts to test the network with them, or see what switches count for each class";
 
+// "2 of 8 did not arrive: it connected, and no answer came"; empty: all arrived.
+std::string missing(const std::vector<const FlowFact*>& flows) {
+  std::set<std::string> reasons;
+  std::size_t missing = 0;
+  for (const FlowFact* flow : flows) {
+    if (flow->arrived()) continue;
+    ++missing;
+    reasons.insert(no_arrival(*flow));
+  }
+  if (missing == 0) return "";
+  return fmt::format("{} of {} did not arrive: {}", missing, flows.size(), joined(reasons, ", or "));
+}
+
 ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>& flows, bool pair_reached) {
   const FlowFact& first = *flows.front();
   const ProbedClass& cls = seen.classes[first.cls];
   ClassVerdict verdict{seen.hosts[first.from].name, seen.hosts[first.to].name, cls.name, first.rail, first.ipv6};
-  std::size_t arrived = 0, told = 0;
+  std::size_t told = 0, pcp_told = 0;
   std::map<int, std::size_t> wrong, wrong_pcp;
-  std::size_t pcp_told = 0;
   for (const FlowFact* flow : flows) {
     if (!flow->arrived()) continue;
-    ++arrived;
     if (flow->dscp) ++told;
     if (flow->dscp && *flow->dscp != cls.dscp) ++wrong[*flow->dscp];
     if (flow->pcp) ++pcp_told;
@@ -69,18 +82,18 @@ ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>&
     texts.push_back(fmt::format("DSCP {} arrived as {} with {} of {} source ports", cls.dscp, dscp, count, told));
   for (const auto& [pcp, count] : wrong_pcp)
     texts.push_back(fmt::format("PCP {} arrived as {} with {} of {}", cls.pcp, pcp, count, pcp_told));
-  const bool is_lost = arrived < flows.size() && pair_reached &&
-                       std::ranges::any_of(flows, [](const FlowFact* flow) { return flow->outcome == "timed_out"; });
-  if (is_lost)
-    texts.push_back(fmt::format("{} of {} connections did not come about", flows.size() - arrived, flows.size()));
+  const bool is_lost =
+      pair_reached && std::ranges::any_of(flows, [](const FlowFact* flow) { return flow->outcome == "timed_out"; });
+  const std::string absent = missing(flows);
+  if (!absent.empty()) texts.push_back(absent);
   if (!wrong.empty() || is_lost)
     verdict.dscp = Outcome::kFailed;
   else if (told > 0 && dpdk_between(seen, first.from, first.to, first.rail) == Dpdk::kOnly)
     texts.emplace_back(kOnlyDpdk);
-  else if (told > 0)
+  else if (told > 0 && absent.empty())
     verdict.dscp = Outcome::kPassed;
-  else
-    texts.push_back(arrived > 0 ? "the receiver's kernel does not say how packets arrive" : no_arrival(first));
+  else if (told == 0 && std::ranges::any_of(flows, &FlowFact::arrived))
+    texts.emplace_back("the receiver's kernel does not say how packets arrive");
   verdict.text = joined(texts);
   return verdict;
 }

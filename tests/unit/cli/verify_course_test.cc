@@ -36,6 +36,11 @@ class MadeUpHosts final : public ProbeHands {
         answers.emplace_back(refuses);
         continue;
       }
+      const auto is_its_end = [this](const json& command) { return command["do"] == ends_before; };
+      if (host + 1 == hosts_ && (gone_ |= std::ranges::any_of(commands[host], is_its_end))) {
+        answers.emplace_back(Status(Code::kUnavailable, "the program has ended"));
+        continue;
+      }
       for (const json& command : commands[host]) {
         asked[host].push_back(command);
         answer(host, command, lines);
@@ -61,9 +66,10 @@ class MadeUpHosts final : public ProbeHands {
     return flow["dscp"].get<int>();
   };
   std::function<json(const json& burst)> loads;
-  Status refuses;          // what all hosts answer, where it is an error
-  json says_of_itself;     // each host's daemon, before its probe
-  std::vector<json> lies;  // that the last host adds to its arrivals
+  std::string ends_before;  // a kind of command, at which the last host's program ends
+  Status refuses;           // what all hosts answer, where it is an error
+  json says_of_itself;      // each host's daemon, before its probe
+  std::vector<json> lies;   // that the last host adds to its arrivals
 
   // Of its rail.
   static std::size_t first_port(const json& flow) {
@@ -118,6 +124,7 @@ class MadeUpHosts final : public ProbeHands {
   }
 
   const std::size_t hosts_;
+  bool gone_ = false;
 };
 
 VerifyOptions options_of(std::size_t hosts) {
@@ -175,6 +182,16 @@ TEST(Course, AHostSaysNothingOfFlowsOfOthers) {
   hosts.lies = {{{"kind", "arrival"}, {"id", 0}, {"outcome", "refused"}},
                 {{"kind", "arrival"}, {"id", 1 << 30}, {"outcome", "refused"}}};
   for (const verify::FlowFact& flow : seen_by(options_of(2), hosts).flows) EXPECT_TRUE(flow.arrived()) << flow.from;
+}
+
+// Of a host that ends in the middle nobody knows what it has sent.
+TEST(Course, WhatNoHostHasSpokenOfWasNotSent) {
+  MadeUpHosts hosts(2);
+  hosts.ends_before = "probe";
+  const verify::Observations seen = seen_by(options_of(2), hosts);
+  EXPECT_THAT(seen.flows, SizeIs(2 * 2 * 4));
+  for (const verify::FlowFact& flow : seen.flows) EXPECT_EQ(flow.outcome, flow.from == 1 ? "not_sent" : "arrived");
+  EXPECT_NE(seen.hosts[1].error, "");
 }
 
 TEST(Course, WhyAllHostsRefuseIsSaidOnce) {

@@ -121,6 +121,19 @@ TEST(Prober, GivesAHangingPeerUp) {
   EXPECT_EQ(probe_once(flow_to("127.0.0.1", peer.port), kToken, 150).outcome, Outcome::kHangs);
 }
 
+// What the deadline leaves out, and what it cuts short, is not lost: nobody has waited for it.
+TEST(Prober, WhatTheDeadlineLeavesOutWasNotSent) {
+  Peer peer([](int) { std::this_thread::sleep_for(std::chrono::milliseconds(400)); });
+  const std::vector<FlowSpec> flows(3, flow_to("127.0.0.1", peer.port));
+  std::vector<Arrival> all;
+  probe(flows, {.token = kToken, .at_once = 1, .deadline_ms = 150}, nullptr,
+        [&](const Arrival& arrival) { all.push_back(arrival); });
+  ASSERT_THAT(all, SizeIs(3));
+  for (const Arrival& arrival : all) EXPECT_STREQ(outcome_name(arrival.outcome), "not_sent");
+  EXPECT_NE(all[0].source_port, 0) << "cut short";
+  EXPECT_EQ(all[2].source_port, 0) << "left out";
+}
+
 TEST(Prober, BelievesNoRubbish) {
   const auto answer_with = [](std::function<void(Answer&)> spoil) {
     Peer peer([spoil](int fd) {
