@@ -97,7 +97,7 @@ class Verifier {
 
   void describe() {
     std::vector<ProbeLines> commands = nothing();
-    for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", 900}});
+    for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", kProbeLifetimeSeconds}});
     std::set<std::size_t> told;
     ask(commands, options().patience, [&](std::size_t i, const json& line) {
       if (line["kind"] == "daemon") note_daemon(i, line);

@@ -34,14 +34,18 @@ struct VerifyOptions {
   Duration patience = seconds(20);  // with a host's first answer
   Duration budget = seconds(50);    // without load
   bool load = false;
-  bool all_classes = true;  // `classes` are all of the fabric file
-  bool listens = true;      // the programs must listen themselves; else daemons answer where they cannot
+  std::size_t max_loaded_ports = 256;  // of the ports where two senders meet
+  bool all_classes = true;             // `classes` are all of the fabric file
+  bool listens = true;                 // the programs must listen themselves; else daemons answer where they cannot
 };
 
 // Where probes of a host leave from, and arrive.
 struct Endpoints {
   std::string address[2];  // IPv4, IPv6; empty: the host has none there
 };
+
+// How long programs on hosts go on after they were last asked to describe themselves.
+inline constexpr int kProbeLifetimeSeconds = 900;
 
 // What has been learned of the hosts, for the steps after.
 struct VerifyState {

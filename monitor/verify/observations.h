@@ -74,6 +74,7 @@ struct LoadFact {
   std::string node, peer;  // where they meet: a switch and what its port leads to; empty: not known
   bool ipv6 = false;
   std::string error;                     // why there is no measurement
+  bool left_out = false;                 // of any classes at this port: `high`, `low` and `ipv6` say nothing
   double high_alone = 0, low_alone = 0;  // bits per second
   Estimate share;                        // of its rate alone that the high class keeps beside the low one
   double low_beside = 0;                 // bits per second of the low class meanwhile

@@ -151,6 +151,7 @@ bool queue_formed(const LoadFact& fact) {
 }
 
 Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
+  if (fact.left_out) return {fact, {}, {}, Outcome::kUntested, fact.error};
   Overtaking verdict{fact, seen.classes[fact.high].name, seen.classes[fact.low].name, Outcome::kUntested, {}};
   const std::string pair = fmt::format("{} over {}", verdict.high, verdict.low);
   if (!fact.error.empty()) {

@@ -57,7 +57,7 @@ struct Coverage {
 // Whether one class overtakes another one where two senders meet.
 struct Overtaking {
   LoadFact fact;
-  std::string high, low;  // names of its classes
+  std::string high, low;  // names of its classes; empty: whichever, the port was left out
   Outcome outcome = Outcome::kUntested;
   std::string text;
 };
