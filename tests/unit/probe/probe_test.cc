@@ -195,6 +195,25 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
+// Of several streams one that fails is the burst's outcome, also where the others end later.
+TEST(Load, AStreamThatFailsIsNotHidden) {
+  const std::uint16_t port = free_port("127.0.0.1");
+  Answerer answerer(kToken, nullptr);
+  ASSERT_EQ(answerer.listen_at({"127.0.0.1", port, {}}), 0);
+  answerer.start();
+  const Address any = *Address::parse("127.0.0.1", 0);
+  const Socket taken = make_tagged(any, {});
+  ASSERT_TRUE(bind_to(taken.fd(), any) == 0 && ::listen(taken.fd(), 1) == 0);
+  for (const bool first : {true, false}) {
+    BurstSpec burst{.flow = flow_to("127.0.0.1", port), .source_ports = {0, 0}, .duration_ms = 50};
+    burst.max_bytes = 1 << 20;
+    burst.source_ports[first ? 0 : 1] = local_port(taken.fd());
+    const auto seen = load({burst}, kToken);
+    ASSERT_THAT(seen, SizeIs(1));
+    EXPECT_EQ(seen[0].outcome, Outcome::kLocal) << first;
+  }
+}
+
 // A listener of somebody else, as a daemon's, which hands what comes to an answerer that does not listen itself.
 class Channel : public ::testing::Test {
  protected:
