@@ -71,9 +71,7 @@ class Detective {
     for (std::size_t k = 0; k < nodes.size(); ++k)
       if (nodes[k].dscp && (k + 1 < nodes.size() || flow.arrived()))
         points.push_back({static_cast<int>(k), *nodes[k].dscp});
-    const bool is_lost = !flow.arrived() && (flow.outcome == "timed_out" || flow.outcome == "unreachable") &&
-                         reached_.contains(pair_of(flow));
-    if (is_lost) points.push_back({last(index), kLost});
+    if (flow.vanished() && reached_.contains(pair_of(flow))) points.push_back({last(index), kLost});
     return points;
   }
 

@@ -59,6 +59,10 @@ struct FlowFact {
   std::vector<HopFact> hops;     // by distance; empty: its way was not looked at
 
   bool arrived() const { return outcome == "arrived"; }
+  // It was sent, and nothing came back that says why it did not arrive. The class is lost on the way if another one of
+  // this pair, rail and family arrives. All else that did not arrive (what hosts refuse or do not answer) says nothing
+  // of the network.
+  bool vanished() const { return outcome == "timed_out" || outcome == "unreachable"; }
 };
 
 // A median with an interval.

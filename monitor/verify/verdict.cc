@@ -82,8 +82,7 @@ ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>&
     texts.push_back(fmt::format("DSCP {} arrived as {} with {} of {} source ports", cls.dscp, dscp, count, told));
   for (const auto& [pcp, count] : wrong_pcp)
     texts.push_back(fmt::format("PCP {} arrived as {} with {} of {}", cls.pcp, pcp, count, pcp_told));
-  const bool is_lost =
-      pair_reached && std::ranges::any_of(flows, [](const FlowFact* flow) { return flow->outcome == "timed_out"; });
+  const bool is_lost = pair_reached && std::ranges::any_of(flows, &FlowFact::vanished);
   const std::string absent = missing(flows);
   if (!absent.empty()) texts.push_back(absent);
   if (!wrong.empty() || is_lost)

@@ -306,6 +306,28 @@ TEST(Report, WhatWasNotSentIsUntested) {
   }
 }
 
+// Beside arrivals, too: lost is what vanished on the way, and the rest that did not arrive is untested.
+TEST(Report, OneOfSeveralThatDidNotArriveCounts) {
+  for (const auto& [outcome, is_lost] : {std::pair("timed_out", true),
+                                         {"unreachable", true},
+                                         {"silent", false},
+                                         {"hangs", false},
+                                         {"rubbish", false},
+                                         {"refused", false},
+                                         {"local", false}}) {
+    OneSwitch net;
+    add_all(net);
+    for (int port = 1; port < 8; ++port) net.add(0, 1, 0, 43);
+    FlowFact& flow = net.seen.flows[0];  // from a to b, urgent
+    flow.outcome = outcome, flow.dscp.reset(), flow.hop_count.reset();
+    const Report report = net.report();
+    EXPECT_EQ(report.exit_status, 1);
+    EXPECT_EQ(report.classes[0].dscp, is_lost ? Outcome::kFailed : Outcome::kUntested) << outcome;
+    EXPECT_THAT(report.classes[0].text, ::testing::StartsWith("1 of 8 did not arrive: ")) << outcome;
+    EXPECT_THAT(report.findings, SizeIs(is_lost ? 1 : 0)) << outcome;
+  }
+}
+
 TEST(Report, ComparesFramesWhereANicShowsThem) {
   OneSwitch net;
   add_all(net);
