@@ -315,7 +315,7 @@ class Verifier {
   }
 
   // Hops say where a mark was changed only if a flow takes the same way each time: where some fail, the swept flows are
-  // sent once more, and if one arrives otherwise than before, what hops said counts no more.
+  // sent once more, and where one arrives otherwise than before, what hops said between its hosts counts no more.
   void check_ways() {
     const auto failed = [&](const FlowFact& flow) { return flow.dscp != options().classes[flow.cls].dscp; };
     if (std::ranges::none_of(state_.seen.flows, failed)) return;
@@ -333,16 +333,14 @@ class Verifier {
       if (host(i).error.empty() && !flows[i].empty())
         commands[i].push_back(
             {{"do", "probe"}, {"token", state_.token}, {"deadline_ms", 5000}, {"flows", std::move(flows[i])}});
-    std::set<std::pair<std::size_t, std::size_t>> changing;
+    auto& changing = state_.seen.changing_ways;
     ask(commands, seconds(10), [&](std::size_t i, const json& line) {
       const FlowFact* flow = line["kind"] == "arrival" ? own_flow(i, line) : nullptr;
       const auto dscp = probe_number(line, "dscp", 0, 63);
       if (flow != nullptr && dscp && dscp != flow->dscp) changing.insert({flow->from, flow->to});
     });
-    for (const auto& [from, to] : changing)
-      state_.seen.changing_ways.push_back(fmt::format("{} to {}", host(from).name, host(to).name));
     for (FlowFact& flow : state_.seen.flows)
-      if (!changing.empty() && flow.hops.size() > 1) flow.hops.clear();
+      if (flow.hops.size() > 1 && changing.contains({flow.from, flow.to})) flow.hops.clear();
   }
 
   VerifyState state_;

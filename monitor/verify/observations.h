@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tensorlane::verify {
@@ -96,8 +97,8 @@ struct Observations {
   bool asked_for_load = false;
   bool asked_daemons = false;  // who must say which classes are in force
   bool all_classes = true;     // of the fabric file, not only those that were asked for
-  // Pairs of hosts between which the same flow has taken different ways: what hops said of them was left out.
-  std::vector<std::string> changing_ways;
+  // Hosts, sender and receiver, between which the same flow has taken different ways: what hops said was left out.
+  std::set<std::pair<std::size_t, std::size_t>> changing_ways;
   double seconds = 0;             // that it took
   std::uint64_t probe_bytes = 0;  // an estimate of what the probes without load have sent
 };

@@ -31,6 +31,8 @@ std::string name_of(const Overtaking& verdict) {
 std::string coverage_text(const Coverage& coverage) {
   const std::string pair =
       fmt::format("{} to {}{} {}", coverage.from, coverage.to, rail_text(coverage.rail), family_name(coverage.ipv6));
+  if (coverage.ports == 0 && coverage.changes)
+    return fmt::format("{}: no way was seen: the same flow takes different ones", pair);
   if (coverage.ports == 0) return fmt::format("{}: no way was seen: hops did not answer", pair);
   if (coverage.known)
     return fmt::format("{}: {} of {} equal-cost ways, by {} source ports", pair, coverage.seen, *coverage.known,

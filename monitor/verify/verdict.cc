@@ -14,6 +14,8 @@
 namespace tensorlane::verify {
 namespace {
 
+constexpr std::size_t kNamedPairs = 4;  // of those that a note is about
+
 using PairKey = std::tuple<std::size_t, std::size_t, std::size_t, bool>;  // from, to, rail, family
 
 PairKey pair_of(const FlowFact& flow) {
@@ -127,7 +129,8 @@ std::vector<Coverage> cover(const Observations& seen, const std::vector<Trace>& 
   std::vector<Coverage> all;
   for (const auto& [pair, count] : ports) {
     const auto& [from, to, rail, ipv6] = pair;
-    Coverage coverage{seen.hosts[from].name, seen.hosts[to].name, rail, ipv6, count, ways[pair].size(), {}, 0};
+    Coverage coverage{seen.hosts[from].name, seen.hosts[to].name, rail, ipv6, count, ways[pair].size()};
+    coverage.changes = seen.changing_ways.contains({from, to});
     const std::size_t known = topology.ways(coverage.from, coverage.to, rail).size();
     if (known > 0) coverage.known = known;
     const auto once =
@@ -274,8 +277,22 @@ void note_both_ways(const Observations& seen, Report& report) {
                   pairs.size() > 1 ? fmt::format(" and {} other pairs", pairs.size() - 1) : ""));
 }
 
+void note_changing_ways(const Observations& seen, Report& report) {
+  std::vector<std::string> pairs;
+  for (const auto& [from, to] : seen.changing_ways)
+    pairs.push_back(fmt::format("{} to {}", seen.hosts[from].name, seen.hosts[to].name));
+  if (pairs.empty()) return;
+  const std::size_t others = pairs.size() - std::min(pairs.size(), kNamedPairs);
+  pairs.resize(pairs.size() - others);
+  report.notes.push_back(
+      fmt::format("the same flow takes different ways (adaptive routing) from {}{}: what hops said there was left out, "
+                  "and who rewrote marks is deduced from pairs",
+                  joined(pairs, ", "), others > 0 ? fmt::format(" and between {} other pairs", others) : ""));
+}
+
 void add_notes(const Observations& seen, Report& report) {
   note_both_ways(seen, report);
+  note_changing_ways(seen, report);
   for (const HostFacts& host : seen.hosts) {
     if (!host.error.empty()) continue;
     if (!host.sees_hops)

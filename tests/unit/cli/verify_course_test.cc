@@ -19,6 +19,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -157,14 +158,21 @@ TEST(Course, WhatHopsSaidCountsWhereAFlowArrivesEachTimeAlike) {
       return host == 0 && flow["dscp"] == 43 && !(again && changes) ? 0 : flow["dscp"].get<int>();
     };
     const verify::Observations seen = seen_by(options_of(2), hosts);
-    const auto with_hops =
-        std::ranges::count_if(seen.flows, [](const verify::FlowFact& flow) { return flow.hops.size() == 3; });
+    const auto with_hops = [&](std::size_t from) {
+      return std::ranges::count_if(
+          seen.flows, [&](const verify::FlowFact& flow) { return flow.from == from && flow.hops.size() == 3; });
+    };
+    EXPECT_GT(with_hops(1), 0) << "from b to a nothing changes";
+    const std::string text = verify::to_text(verify::analyse(seen, {}), true);
     if (changes) {
-      EXPECT_THAT(seen.changing_ways, ElementsAre("a to b"));
-      EXPECT_EQ(with_hops, 0);
+      EXPECT_THAT(seen.changing_ways, ElementsAre(std::pair(0, 1)));
+      EXPECT_EQ(with_hops(0), 0);
+      EXPECT_THAT(text, HasSubstr("a to b IPv4: no way was seen: the same flow takes different ones"));
+      EXPECT_THAT(text, HasSubstr("note: the same flow takes different ways (adaptive routing) from a to b: "));
     } else {
       EXPECT_THAT(seen.changing_ways, IsEmpty());
-      EXPECT_GT(with_hops, 0);
+      EXPECT_GT(with_hops(0), 0);
+      EXPECT_THAT(text, ::testing::Not(HasSubstr("different")));
     }
   }
 }
@@ -311,7 +319,7 @@ TEST(Load, EachPortThatIsLeftOutIsUntested) {
     EXPECT_EQ(report.overtaking[i].text, std::string("towards ") + "abcd"[i] +
                                              ": not loaded: 1 ports are at most; name fewer hosts (--hosts, --agent)");
   }
-  EXPECT_THAT(verify::to_text(report, false), ::testing::HasSubstr("not loaded: 1 ports are at most"));
+  EXPECT_THAT(verify::to_text(report, false), HasSubstr("not loaded: 1 ports are at most"));
 }
 
 // Only what has come about and has not passed is measured again, and not more than twice.
