@@ -234,7 +234,8 @@ void compare_classes(const Observations& seen, const std::vector<ProbedClass>& i
       wrong.insert(fmt::format("its daemon has a class {} (DSCP {}) that the file does not have", own.name, own.dscp));
 }
 
-HostVerdict judge_host(const Observations& seen, std::size_t index) {
+// `flows` are those that it has sent.
+HostVerdict judge_host(const Observations& seen, std::size_t index, const std::vector<const FlowFact*>& flows) {
   const HostFacts& host = seen.hosts[index];
   HostVerdict verdict{host.name, Outcome::kUntested, host.error};
   if (!host.error.empty()) return verdict;
@@ -242,8 +243,9 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   bool looked = false;
   if (host.in_force) compare_classes(seen, *host.in_force, wrong);
   if (!wrong.empty()) wrong.insert("the file is not the one it has read: give verify that one, or restart the daemon");
-  for (const FlowFact& flow : seen.flows) {
-    if (flow.from != index || !flow.own_dscp) continue;
+  for (const FlowFact* sent : flows) {
+    const FlowFact& flow = *sent;
+    if (!flow.own_dscp) continue;
     looked = true;
     const ProbedClass& cls = seen.classes[flow.cls];
     if (*flow.own_dscp != cls.dscp)
@@ -261,6 +263,14 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   if ((looked && told) || !wrong.empty()) verdict.outcome = wrong.empty() ? Outcome::kPassed : Outcome::kFailed;
   verdict.text = told || !wrong.empty() ? joined(wrong) : "its daemon does not say which classes are in force";
   return verdict;
+}
+
+std::vector<HostVerdict> judge_hosts(const Observations& seen) {
+  std::vector<std::vector<const FlowFact*>> sent(seen.hosts.size());
+  for (const FlowFact& flow : seen.flows) sent[flow.from].push_back(&flow);
+  std::vector<HostVerdict> verdicts;
+  for (std::size_t host = 0; host < seen.hosts.size(); ++host) verdicts.push_back(judge_host(seen, host, sent[host]));
+  return verdicts;
 }
 
 // Where daemons choose between DPDK and another transport, what was tested is what can be tested.
@@ -344,7 +354,7 @@ Report analyse(const Observations& seen, const Topology& topology) {
   report.probe_bytes = seen.probe_bytes;
   const std::vector<Trace> traces = trace_all(seen, topology);
   report.classes = judge_classes(seen);
-  for (std::size_t host = 0; host < seen.hosts.size(); ++host) report.hosts.push_back(judge_host(seen, host));
+  report.hosts = judge_hosts(seen);
   for (const LoadFact& load : seen.loads) report.overtaking.push_back(judge_load(seen, load));
   report.lossless = judge_lossless(seen);
   report.coverage = cover(seen, traces, topology);

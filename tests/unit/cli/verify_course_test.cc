@@ -177,6 +177,24 @@ TEST(Course, WhatHopsSaidCountsWhereAFlowArrivesEachTimeAlike) {
   }
 }
 
+// More than can be kept is refused, with what narrows it, before anything is sent.
+TEST(Course, TooManyConnectionsAreRefused) {
+  VerifyOptions options = options_of(4);  // 6 pairs, 2 directions, 2 classes, 4 source ports
+  options.max_flows = 96;
+  MadeUpHosts fit(4), many(4);
+  EXPECT_THAT(seen_by(options, fit).flows, SizeIs(96));
+  options.max_flows = 95;
+  const auto seen = run_verify(options, many, {});
+  ASSERT_FALSE(seen.ok());
+  EXPECT_EQ(seen.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(seen.status().to_string(), HasSubstr("96 connections between 6 pairs of hosts, and 95 are at most"));
+  EXPECT_THAT(seen.status().to_string(), HasSubstr("--pairs sample 5 "));
+  for (const ProbeLines& asked : many.asked) EXPECT_THAT(asked, SizeIs(1)) << "only what it is";
+  options.pairs = Pairs::kSample;
+  options.sample = 5;
+  EXPECT_THAT(seen_by(options, many).flows, SizeIs(80));
+}
+
 TEST(Course, SomeFailuresOfEachClassAreSwept) {
   MadeUpHosts hosts(2);
   hosts.arrives = [](std::size_t, const json&, bool) { return 0; };
