@@ -43,9 +43,6 @@ class Attempt {
     return connected_ ? receive() : greet();
   }
 
-  // The time of all flows is over before its own is.
-  void cut() { fail(Outcome::kNotSent, 0); }
-
   int fd() const { return socket_.fd(); }
   short wanted() const { return connected_ ? POLLIN : POLLOUT; }
   const Arrival& arrival() {
@@ -155,10 +152,7 @@ void probe(const std::vector<FlowSpec>& flows, const ProbeOptions& options, Capt
     std::size_t at = 0;
     std::erase_if(under_way, [&](const std::unique_ptr<Attempt>& attempt) {
       const short events = waited[at++].revents;
-      if (attempt->go_on(events)) {
-        if (now_ms() < until) return false;
-        attempt->cut();
-      }
+      if (attempt->go_on(events) && now_ms() < until) return false;
       tell(attempt->arrival());
       return true;
     });

@@ -37,8 +37,8 @@ const char* outcome_name(Outcome outcome);
 
 struct Arrival {
   std::uint32_t id = 0;
-  Outcome outcome = Outcome::kNotSent;
-  int error = 0;  // errno of kLocal and kUnreachable
+  Outcome outcome = Outcome::kNotSent;  // until something else is known
+  int error = 0;                        // errno of kLocal and kUnreachable
   std::uint16_t source_port = 0;
   EffectiveTag own;  // what the socket carries
   Marks left;        // how the first packet left, where that can be seen
