@@ -139,7 +139,7 @@ void run_stream(const BurstSpec& burst, std::size_t stream, const Token& token, 
       outcome = Outcome::kHangs;
   }
   const std::lock_guard lock(mutex);
-  if (outcome != Outcome::kArrived) seen->outcome = outcome;
+  if (seen->outcome == Outcome::kArrived) seen->outcome = outcome;  // the first failure is the burst's
   if (outcome == Outcome::kArrived && burst.purpose == Purpose::kSink) seen->streams.push_back(std::move(mine));
   if (burst.purpose == Purpose::kEcho) seen->delays_us = std::move(delays);
   seen->retransmitted += retransmitted;
@@ -154,9 +154,9 @@ std::vector<BurstSeen> load(const std::vector<BurstSpec>& bursts, const Token& t
   const std::int64_t begin = now_ms();
   for (std::size_t i = 0; i < bursts.size(); ++i) {
     seen[i].id = bursts[i].flow.id;
-    seen[i].outcome = Outcome::kArrived;  // unless a stream says something else
     const std::size_t streams =
         bursts[i].purpose == Purpose::kEcho ? 1 : std::min(bursts[i].source_ports.size(), kMaxStreams);
+    if (streams > 0) seen[i].outcome = Outcome::kArrived;  // unless one of them says otherwise
     for (std::size_t stream = 0; stream < streams; ++stream)
       threads.emplace_back([&, i, stream] { run_stream(bursts[i], stream, token, begin, mutex, &seen[i]); });
   }

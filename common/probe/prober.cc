@@ -121,6 +121,8 @@ const char* outcome_name(Outcome outcome) {
       return "hangs";
     case Outcome::kTimedOut:
       return "timed_out";
+    case Outcome::kNotSent:
+      return "not_sent";
     case Outcome::kRubbish:
       return "rubbish";
     case Outcome::kLocal:

@@ -29,6 +29,7 @@ enum class Outcome : std::uint8_t {
   kSilent,       // connected, and closed without an answer: whoever listens does not know the token
   kHangs,        // connected, and nothing came
   kTimedOut,     // did not connect
+  kNotSent,      // the deadline left no time to send it, or to wait for it
   kRubbish,      // something else answered
   kLocal,        // this host could not send: no such address, no descriptors
 };
@@ -36,8 +37,8 @@ const char* outcome_name(Outcome outcome);
 
 struct Arrival {
   std::uint32_t id = 0;
-  Outcome outcome = Outcome::kTimedOut;
-  int error = 0;  // errno of kLocal and kUnreachable
+  Outcome outcome = Outcome::kNotSent;  // until something else is known
+  int error = 0;                        // errno of kLocal and kUnreachable
   std::uint16_t source_port = 0;
   EffectiveTag own;  // what the socket carries
   Marks left;        // how the first packet left, where that can be seen
@@ -54,8 +55,8 @@ struct ProbeOptions {
 // Initial time to live of probes: what has arrived says how many hops there were.
 inline constexpr int kHopLimit = 64;
 
-// Connects once for each flow and calls `tell` for each, from this thread. Flows that the deadline leaves out count as
-// kTimedOut. `capture` may be null.
+// Connects once for each flow and calls `tell` for each, from this thread. Flows that the deadline leaves out, or
+// cuts short before their own time is over, count as kNotSent: nothing is known of them. `capture` may be null.
 void probe(const std::vector<FlowSpec>& flows, const ProbeOptions& options, Capture* capture,
            const std::function<void(const Arrival&)>& tell);
 

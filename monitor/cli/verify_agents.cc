@@ -29,6 +29,7 @@ namespace tensorlane::cli {
 namespace {
 
 constexpr std::size_t kMaxAnswer = std::size_t{64} << 20;
+constexpr std::size_t kMaxPiece = std::size_t{1} << 20;  // bytes; a program takes 4 MiB in a line
 constexpr std::string_view kSend = "tensorlane-send", kRuns = "tensorlane-runs";
 
 // Reads the program behind it from the standard input, puts it where programs may run, and runs it; an installed one of
@@ -86,22 +87,21 @@ class Agent {
 
   void begin(const ProbeLines& commands) {
     lines_.clear();
-    finished_ = 0;
-    expected_ = commands.size();
-    for (const nlohmann::json& command : commands) commands_ += command.dump() + "\n";
-    if (runs_) to_send_ += std::exchange(commands_, {});
+    received_ = 0;
+    asked_ = !commands.empty();
+    pieces_ = ProbePieces(commands, kMaxPiece);
+    if (runs_) send_piece();
   }
 
   // Nothing is left to wait for: an answer, or an error.
-  bool settled() const { return failure_ || expected_ == 0 || done_; }
+  bool settled() const { return failure_ || !asked_ || done_; }
   void fail(Status why) {
     if (!failure_) failure_ = std::move(why);
     end();
   }
   Result<ProbeLines> answer() {
     if (failure_) return *failure_;
-    done_ = false;
-    expected_ = 0;
+    asked_ = done_ = false;
     return std::exchange(lines_, {});
   }
   bool failed() const { return failure_.has_value(); }
@@ -161,14 +161,21 @@ class Agent {
       if (line == kSend) to_send_ += *program_;
       if (line != kRuns) return;
       runs_ = true;
-      to_send_ += std::exchange(commands_, {});
+      send_piece();
       return;
     }
     Result<nlohmann::json> parsed = parse_probe_line(line);
     if (!parsed.ok()) return fail(parsed.status());
-    if ((*parsed)["kind"] == "done") ++finished_;
+    const bool is_done = (*parsed)["kind"] == "done";
     lines_.push_back(std::move(parsed).value());
-    done_ = finished_ >= expected_;
+    if (is_done) send_piece();
+  }
+
+  // The next one, or there is none: then all is done.
+  void send_piece() {
+    const std::optional<nlohmann::json> piece = pieces_.next(Clock::now());
+    done_ = !piece;
+    if (piece) to_send_ += piece->dump() + "\n";
   }
 
   void gone() {
@@ -202,9 +209,10 @@ class Agent {
   const std::string* program_ = nullptr;
   pid_t pid_ = -1;
   int in_ = -1, out_ = -1, err_ = -1;
-  bool runs_ = false, done_ = false;
-  std::size_t expected_ = 0, finished_ = 0, received_ = 0;
-  std::string to_send_, commands_, pending_, complaint_;
+  bool runs_ = false, asked_ = false, done_ = false;
+  std::size_t received_ = 0;  // bytes of the answer
+  std::string to_send_, pending_, complaint_;
+  ProbePieces pieces_;
   ProbeLines lines_;
   std::optional<Status> failure_;
 };

@@ -107,11 +107,12 @@ class DaemonHands final : public ProbeHands {
   Result<ProbeLines> ask_all(std::size_t i, const ProbeLines& commands, Duration patience) const {
     ProbeLines lines;
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(patience.value);
-    for (const ProbeLines& part : in_questions(commands)) {
+    ProbePieces pieces(commands, kMaxQuestion);
+    while (const std::optional<json> piece = pieces.next(std::chrono::steady_clock::now())) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
       if (left.count() <= 0) return Status(Code::kTimedOut, "no answer in time");
       const json args{{"session", session_},
-                      {"commands", part},
+                      {"commands", json::array({*piece})},
                       {"patience_ms", static_cast<std::uint64_t>(left.count())},
                       {"beside_jobs", options_.beside_jobs}};
       TL_ASSIGN_OR_RETURN(const std::string text, ask_host(i, args, milliseconds(left.count() + 2000)));
@@ -132,32 +133,6 @@ class DaemonHands final : public ProbeHands {
 };
 
 }  // namespace
-
-std::vector<ProbeLines> in_questions(const ProbeLines& commands) {
-  std::vector<ProbeLines> questions;
-  for (const json& command : commands) {
-    const auto flows = command.find("flows");
-    if (flows == command.end() || command.dump().size() <= kMaxQuestion) {
-      questions.push_back({command});
-      continue;
-    }
-    json part = command;
-    std::size_t bytes = 0;
-    part["flows"] = json::array();
-    for (const json& flow : *flows) {
-      const std::size_t more = flow.dump().size() + 1;
-      if (bytes + more > kMaxQuestion - 512) {
-        questions.push_back({part});
-        part["flows"] = json::array();
-        bytes = 0;
-      }
-      part["flows"].push_back(flow);
-      bytes += more;
-    }
-    questions.push_back({part});
-  }
-  return questions;
-}
 
 std::unique_ptr<ProbeHands> ask_by_daemons(const DaemonHandsOptions& options) {
   return std::make_unique<DaemonHands>(options);

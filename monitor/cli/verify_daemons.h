@@ -18,7 +18,4 @@ struct DaemonHandsOptions {
 // A host's daemon that does not answer, or refuses, says so at the first question.
 std::unique_ptr<ProbeHands> ask_by_daemons(const DaemonHandsOptions& options);
 
-// Commands in pieces that fit into questions: flows of one command are divided.
-std::vector<ProbeLines> in_questions(const ProbeLines& commands);
-
 }  // namespace tensorlane::cli

@@ -1,6 +1,9 @@
 // The programs that probe for `tensorlane verify`, one on each host: how they are reached, and what they are asked.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +27,31 @@ class ProbeHands {
   // all hosts beside each other, for `patience` at most. Errors of a host, which is not asked again after one:
   // kUnavailable (it cannot be reached, or its program has ended), kTimedOut, kCorrupt (what it says is no answer).
   virtual std::vector<Result<ProbeLines>> ask(const std::vector<ProbeLines>& commands, Duration patience) = 0;
+};
+
+// Commands in pieces that programs take: the flows of one command are divided, by bytes and by what one command may
+// ask for. The pieces of a command share its deadline.
+class ProbePieces {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  ProbePieces() = default;
+  // A piece is shorter than `max_bytes`, unless a command without flows is not.
+  ProbePieces(const ProbeLines& commands, std::size_t max_bytes);
+
+  // The next piece, which is given once the one before it is done, with what is left of its command's deadline. What
+  // nothing is left for is passed over. Nothing: those were all.
+  std::optional<nlohmann::json> next(Time now);
+
+ private:
+  struct Piece {
+    nlohmann::json command;
+    bool is_first = false;  // of its command
+  };
+  void divide(const nlohmann::json& command, std::size_t max_bytes);
+
+  std::deque<Piece> pieces_;
+  Time began_;  // the command of which pieces are given
 };
 
 // One line. Errors: kCorrupt when it is no JSON object with a kind, kInvalidArgument when it says that a command was

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "monitor/cli/verify_meetings.h"
 #include "monitor/verify/trace.h"
 #include "monitor/verify/verdict.h"
 
@@ -25,47 +26,66 @@ constexpr int kEchoMs = 300, kStreamMs = 250, kGapMs = 60, kSettleMs = 50;
 constexpr int kAttempts = 3;
 constexpr std::size_t kHighStreams = 2, kLowStreams = 4;
 constexpr std::uint64_t kWindowMs = 25;
-constexpr std::size_t kMaxMeetings = 256;
-
-bool is_usable(const VerifyState& state, std::size_t host, std::size_t rail) {
-  return state.seen.hosts[host].error.empty() && rail < state.endpoints[host].size();
-}
-
-// What can come in by the legs before the meeting, and what goes out.
-double slowest(const verify::Topology& topology, const verify::Way& way, std::size_t end) {
-  double rate = 1e18;
-  for (std::size_t i = 0; i < end; ++i) rate = std::min(rate, static_cast<double>(topology.leg(way[i]).speed.value));
-  return rate;
-}
-
-// Where two ways meet for the first time, if the port is slower than what they bring and nothing behind it is slower.
-std::optional<std::size_t> meeting_of(const verify::Topology& topology, const verify::Way& a, const verify::Way& b) {
-  for (std::size_t i = 1; i < a.size(); ++i) {
-    const auto at = std::ranges::find(b, a[i]);
-    if (at == b.end()) continue;
-    const auto out = static_cast<double>(topology.leg(a[i]).speed.value);
-    const double in = slowest(topology, a, i) + slowest(topology, b, static_cast<std::size_t>(at - b.begin()));
-    for (std::size_t k = i + 1; k < a.size(); ++k)
-      if (static_cast<double>(topology.leg(a[k]).speed.value) < out) return std::nullopt;
-    return in > 1.2 * out ? std::optional(a[i]) : std::nullopt;
-  }
-  return std::nullopt;
-}
 
 class LoadMeter {
  public:
   explicit LoadMeter(VerifyState& state) : state_(state), traces_(verify::trace_all(state.seen, state.topology)) {}
 
   void measure_all() {
-    for (const Meeting& meeting : find_meetings(state_))
-      for (const bool ipv6 : {false, true}) {
+    std::size_t ports = 0;
+    for (const Meeting& meeting : find_meetings(state_)) {
+      if (ports++ >= state_.options.max_loaded_ports) {
+        leave_out(meeting, fmt::format("not loaded: {} ports are at most; name fewer hosts (--hosts, --agent)",
+                                       state_.options.max_loaded_ports));
+        continue;
+      }
+      const std::size_t before = state_.seen.loads.size();
+      for (const bool ipv6 : {false, true})
         for (std::size_t high = 0; high + 1 < state_.options.classes.size(); ++high)
           for (std::size_t low = high + 1; low < state_.options.classes.size(); ++low)
             measure(meeting, ipv6, high, low);
-      }
+      if (state_.seen.loads.size() == before && state_.options.classes.size() > 1)
+        leave_out(meeting, "not loaded: its hosts have no addresses of one family that was asked for");
+    }
   }
 
  private:
+  LoadFact fact_of(const Meeting& meeting) const {
+    LoadFact fact;
+    fact.high_from = meeting.high_from, fact.low_from = meeting.low_from, fact.to = meeting.to;
+    fact.rail = meeting.rail;
+    if (meeting.known) {
+      fact.node = state_.topology.leg(meeting.leg).from;
+      fact.peer = state_.topology.leg(meeting.leg).to;
+    }
+    return fact;
+  }
+
+  void leave_out(const Meeting& meeting, std::string why) {
+    LoadFact fact = fact_of(meeting);
+    fact.left_out = true;
+    const std::string& to = state_.seen.hosts[meeting.to].name;
+    fact.error = meeting.known ? std::move(why) : fmt::format("towards {}: {}", to, why);
+    state_.seen.loads.push_back(std::move(fact));
+  }
+
+  // A program ends when its lifetime is over, and a session that is asked nothing for a minute ends as well: also of
+  // hosts that send nothing.
+  void keep_alive() {
+    std::vector<ProbeLines> commands(state_.hands.size());
+    for (std::size_t i = 0; i < commands.size(); ++i)
+      if (state_.seen.hosts[i].error.empty())
+        commands[i].push_back({{"do", "describe"}, {"lifetime_s", kProbeLifetimeSeconds}});
+    note_lost(state_.hands.ask(commands, seconds(20)));
+  }
+
+  // Who no longer answers, and why.
+  void note_lost(const std::vector<Result<ProbeLines>>& answers) {
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      if (!answers[i].ok())
+        lost_.emplace(i, fmt::format("{}: {}", state_.seen.hosts[i].name, answers[i].status().to_string()));
+  }
+
   // Source ports of flows that take the meeting's port; anything fits where there is one way only.
   std::vector<std::uint16_t> ports(const Meeting& meeting, std::size_t from, bool ipv6, std::size_t cls,
                                    std::size_t count) const {
@@ -125,14 +145,8 @@ class LoadMeter {
     };
     commands[high.host].push_back(command(std::move(high_bursts)));
     commands[low.host].push_back(command(std::move(low_bursts)));
-    // Who is asked nothing for a minute takes the session for ended.
-    for (std::size_t i = 0; i < commands.size(); ++i)
-      if (commands[i].empty() && state_.seen.hosts[i].error.empty())
-        commands[i].push_back({{"do", "describe"}, {"lifetime_s", 900}});
     const auto answers = state_.hands.ask(commands, seconds(20));
-    for (std::size_t i = 0; i < answers.size(); ++i)
-      if (!answers[i].ok())
-        lost_.emplace(i, fmt::format("{}: {}", state_.seen.hosts[i].name, answers[i].status().to_string()));
+    note_lost(answers);
     if (misses_a_host(fact)) return false;
     for (const std::size_t host : {high.host, low.host}) {
       for (const json& line : *answers[host]) {
@@ -199,14 +213,8 @@ class LoadMeter {
     const Side behind{meeting.high_from, flow_between(state_, meeting.high_from, meeting.to, meeting.rail, ipv6, low),
                       ports(meeting, meeting.high_from, ipv6, low, 1)};
     if (fast.flow.is_null() || slow.flow.is_null()) return;
-    LoadFact fact;
+    LoadFact fact = fact_of(meeting);
     fact.high = high, fact.low = low, fact.ipv6 = ipv6;
-    fact.high_from = meeting.high_from, fact.low_from = meeting.low_from, fact.to = meeting.to;
-    fact.rail = meeting.rail;
-    if (meeting.known) {
-      fact.node = state_.topology.leg(meeting.leg).from;
-      fact.peer = state_.topology.leg(meeting.leg).to;
-    }
     if (fast.ports.empty() || slow.ports.empty() || behind.ports.empty())
       fact.error = "no source port is known whose way goes through this port";
     if (!fact.error.empty() || misses_a_host(fact)) {
@@ -223,6 +231,8 @@ class LoadMeter {
   }
 
   void compare(const Side& fast, const Side& slow, const Side& behind, LoadFact& fact) {
+    keep_alive();
+    if (misses_a_host(fact)) return;
     std::map<int, json> alone, beside;
     const int second = kEchoMs + kGapMs, third = second + kStreamMs + kGapMs;
     if (!run(fast, {burst(fast, "echo", 0, kEchoMs, 1), burst(fast, "sink", second, kStreamMs, 2)}, slow,
@@ -260,36 +270,6 @@ class LoadMeter {
 };
 
 }  // namespace
-
-std::vector<Meeting> find_meetings(const VerifyState& state) {
-  std::vector<Meeting> meetings;
-  const std::size_t hosts = state.seen.hosts.size();
-  std::set<std::pair<std::size_t, std::size_t>> done;  // by leg, or by receiver; and rail
-  for (std::size_t to = 0; to < hosts; ++to)
-    for (std::size_t rail = 0; rail < state.endpoints[to].size(); ++rail)
-      for (std::size_t a = 0; a < hosts; ++a)
-        for (std::size_t b = 0; b < hosts; ++b) {
-          const bool three = a != b && a != to && b != to;
-          const bool fit =
-              three && is_usable(state, a, rail) && is_usable(state, b, rail) && is_usable(state, to, rail);
-          if (!fit || meetings.size() >= kMaxMeetings) continue;
-          Meeting meeting{a, b, to, rail, 0, false};
-          if (state.topology.empty()) {
-            if (done.insert({to, rail}).second) meetings.push_back(meeting);
-            continue;
-          }
-          const auto& hosts_seen = state.seen.hosts;
-          for (const verify::Way& one : state.topology.ways(hosts_seen[a].name, hosts_seen[to].name, rail))
-            for (const verify::Way& other : state.topology.ways(hosts_seen[b].name, hosts_seen[to].name, rail)) {
-              const auto leg = meeting_of(state.topology, one, other);
-              if (!leg || !done.insert({*leg, rail}).second) continue;
-              meeting.leg = *leg;
-              meeting.known = true;
-              meetings.push_back(meeting);
-            }
-        }
-  return meetings;
-}
 
 std::vector<double> window_rates(const std::vector<BurstSlots>& streams, std::uint64_t from_ms,
                                  std::uint64_t until_ms) {

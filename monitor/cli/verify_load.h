@@ -1,5 +1,6 @@
 // The part of `tensorlane verify` that fills queues: two senders of different classes into one receiver, at every port
-// of a switch where that makes them meet. Bounded in time: some two seconds for each port and pair of classes.
+// of a switch where that makes them meet (verify_meetings.h). Bounded in time: some two seconds for each port and pair
+// of classes, at VerifyOptions::max_loaded_ports ports.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +10,6 @@
 #include "monitor/cli/verify_run.h"
 
 namespace tensorlane::cli {
-
-// Two ways that meet for the first time at a port, through which less goes than comes in.
-struct Meeting {
-  std::size_t high_from = 0, low_from = 0, to = 0;  // hosts
-  std::size_t rail = 0;
-  std::size_t leg = 0;  // of the topology: out of the switch where they meet; meaningless without a topology
-  bool known = false;   // the topology says where
-};
-
-// One for each port where two hosts can be made to meet; without a topology one for each receiver.
-std::vector<Meeting> find_meetings(const VerifyState& state);
 
 // What two streams had beside each other, from what their receiver counted.
 struct BurstSlots {

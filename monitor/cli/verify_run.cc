@@ -53,6 +53,7 @@ class Verifier {
     const auto silent =
         std::ranges::count_if(state_.seen.hosts, [](const HostFacts& host) { return !host.error.empty(); });
     if (state_.seen.hosts.size() - static_cast<std::size_t>(silent) < 2) return nobody();
+    TL_RETURN_IF_ERROR(choose_flows());
     listen();
     probe();
     sweep();
@@ -97,7 +98,7 @@ class Verifier {
 
   void describe() {
     std::vector<ProbeLines> commands = nothing();
-    for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", 900}});
+    for (ProbeLines& lines : commands) lines.push_back({{"do", "describe"}, {"lifetime_s", kProbeLifetimeSeconds}});
     std::set<std::size_t> told;
     ask(commands, options().patience, [&](std::size_t i, const json& line) {
       if (line["kind"] == "daemon") note_daemon(i, line);
@@ -203,26 +204,43 @@ class Verifier {
     });
   }
 
-  void probe() {
-    std::vector<ProbeLines> commands = nothing();
-    std::vector<json> flows(commands.size(), json::array());
-    for (const auto& [from, to] : choose_pairs(commands.size(), options().pairs, options().sample, options().seed)) {
+  // Pairs, rails and families that can be probed.
+  Status choose_flows() {
+    for (const auto& [from, to] :
+         choose_pairs(options().hosts.size(), options().pairs, options().sample, options().seed)) {
       if (!host(from).error.empty() || !host(to).error.empty()) continue;
       const std::size_t rails = std::min(state_.endpoints[from].size(), state_.endpoints[to].size());
       for (std::size_t rail = 0; rail < rails; ++rail)
         for (const bool ipv6 : {false, true})
-          for (std::size_t cls = 0; cls < options().classes.size(); ++cls) {
-            json flow = flow_between(state_, from, to, rail, ipv6, cls);
-            if (flow.is_null()) continue;
-            flow["id"] = state_.seen.flows.size();
-            flow["count"] = options().source_ports;
-            flows[from].push_back(std::move(flow));
-            FlowFact fact;
-            fact.from = from, fact.to = to, fact.rail = rail, fact.ipv6 = ipv6, fact.cls = cls;
-            fact.outcome = "timed_out";
-            state_.seen.flows.insert(state_.seen.flows.end(), options().source_ports, fact);
+          if (!options().classes.empty() && !flow_between(state_, from, to, rail, ipv6, 0).is_null()) {
+            chosen_.push_back({.from = from, .to = to, .rail = rail, .ipv6 = ipv6});
+            chosen_.back().outcome = "not_sent";  // until its host says what has become of it
           }
     }
+    const std::size_t of_each = options().classes.size() * options().source_ports;
+    if (chosen_.size() * of_each <= options().max_flows) return {};
+    std::set<std::pair<std::size_t, std::size_t>> pairs;
+    for (const FlowFact& flow : chosen_) pairs.insert(std::minmax(flow.from, flow.to));
+    const std::size_t of_a_pair = std::max<std::size_t>(1, chosen_.size() * of_each / pairs.size());
+    return Status(Code::kInvalidArgument,
+                  fmt::format("these are {} connections between {} pairs of hosts, and {} are at most",
+                              chosen_.size() * of_each, pairs.size(), options().max_flows),
+                  "--pairs",
+                  fmt::format("probe some of them with --pairs sample {} or --pairs ring, or fewer --source-ports",
+                              std::max<std::size_t>(1, options().max_flows / (of_a_pair + 1))));
+  }
+
+  void probe() {
+    std::vector<ProbeLines> commands = nothing();
+    std::vector<json> flows(commands.size(), json::array());
+    for (FlowFact fact : chosen_)
+      for (fact.cls = 0; fact.cls < options().classes.size(); ++fact.cls) {
+        json flow = flow_between(state_, fact.from, fact.to, fact.rail, fact.ipv6, fact.cls);
+        flow["id"] = state_.seen.flows.size();
+        flow["count"] = options().source_ports;
+        flows[fact.from].push_back(std::move(flow));
+        state_.seen.flows.insert(state_.seen.flows.end(), options().source_ports, fact);
+      }
     state_.seen.probe_bytes = state_.seen.flows.size() * kBytesOfProbe;
     for (std::size_t i = 0; i < commands.size(); ++i)
       if (!flows[i].empty())
@@ -315,7 +333,7 @@ class Verifier {
   }
 
   // Hops say where a mark was changed only if a flow takes the same way each time: where some fail, the swept flows are
-  // sent once more, and if one arrives otherwise than before, what hops said counts no more.
+  // sent once more, and where one arrives otherwise than before, what hops said between its hosts counts no more.
   void check_ways() {
     const auto failed = [&](const FlowFact& flow) { return flow.dscp != options().classes[flow.cls].dscp; };
     if (std::ranges::none_of(state_.seen.flows, failed)) return;
@@ -333,19 +351,18 @@ class Verifier {
       if (host(i).error.empty() && !flows[i].empty())
         commands[i].push_back(
             {{"do", "probe"}, {"token", state_.token}, {"deadline_ms", 5000}, {"flows", std::move(flows[i])}});
-    std::set<std::pair<std::size_t, std::size_t>> changing;
+    auto& changing = state_.seen.changing_ways;
     ask(commands, seconds(10), [&](std::size_t i, const json& line) {
       const FlowFact* flow = line["kind"] == "arrival" ? own_flow(i, line) : nullptr;
       const auto dscp = probe_number(line, "dscp", 0, 63);
       if (flow != nullptr && dscp && dscp != flow->dscp) changing.insert({flow->from, flow->to});
     });
-    for (const auto& [from, to] : changing)
-      state_.seen.changing_ways.push_back(fmt::format("{} to {}", host(from).name, host(to).name));
     for (FlowFact& flow : state_.seen.flows)
-      if (!changing.empty() && flow.hops.size() > 1) flow.hops.clear();
+      if (flow.hops.size() > 1 && changing.contains({flow.from, flow.to})) flow.hops.clear();
   }
 
   VerifyState state_;
+  std::vector<FlowFact> chosen_;  // one for all classes and source ports
   const Steady::time_point began_;
 };
 

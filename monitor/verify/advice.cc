@@ -120,6 +120,10 @@ std::string show_command(const Device& device, Topic topic, const Topology& topo
   return "";
 }
 
+const char* family_name(bool ipv6) {
+  return ipv6 ? "IPv6" : "IPv4";
+}
+
 std::vector<std::pair<std::string, std::string>> by_text(const std::vector<std::pair<std::string, std::string>>& said) {
   std::vector<std::pair<std::string, std::string>> once;
   for (const auto& [name, text] : said) {

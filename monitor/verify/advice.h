@@ -28,6 +28,9 @@ enum class Topic { kMarking, kQueueing, kLoss };
 // does not say which system the switch has.
 std::string show_command(const Device& device, Topic topic, const Topology& topology);
 
+// "IPv6" or "IPv4".
+const char* family_name(bool ipv6);
+
 // "a; b; c".
 template <typename Texts>
 std::string joined(const Texts& texts, std::string_view between = "; ") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <queue>
 #include <set>
 #include <tuple>
 
@@ -18,9 +19,10 @@ struct Point {
   int dscp = 0;
 };
 
+// What the flows of a group have suffered.
 struct Event {
-  std::size_t flow = 0;
-  std::set<Place> suspects;
+  std::size_t group = 0;
+  std::vector<std::size_t> suspects;  // numbers of places, in the order of Place
 };
 
 class Detective {
@@ -31,15 +33,20 @@ class Detective {
       if (flow.arrived()) reached_.insert(pair_of(flow));
     for (std::size_t i = 0; i < seen.flows.size(); ++i)
       if (traces[i].swept) swept_[pair_of(seen.flows[i])].push_back(i);
-    for (std::size_t i = 0; i < seen.flows.size(); ++i) examine(i);
+    const auto before = [this](std::size_t a, std::size_t b) { return is_before(a, b); };
+    std::map<std::size_t, std::vector<std::size_t>, decltype(before)> groups(before);
+    for (std::size_t i = 0; i < seen.flows.size(); ++i) groups[i].push_back(i);
+    for (auto& [first, flows] : groups) groups_.push_back(std::move(flows));
+    for (std::size_t group = 0; group < groups_.size(); ++group) examine(group);
   }
 
   std::vector<Blame> solve() {
     std::vector<Blame> all;
+    for (const Place* place : places_) ranks_.push_back(rank(*place));
     for (auto& [of_change, events] : events_) {
       const Change& change = of_change;
       for (Event& event : events)
-        std::erase_if(event.suspects, [&](const Place& place) {
+        std::erase_if(event.suspects, [&](std::size_t place) {
           return cleared_.contains({change_key(change), place});
         });
       cover(change, events, all);
@@ -51,6 +58,16 @@ class Detective {
   using Key = std::pair<bool, int>;                                      // family, mark before
   using Pair = std::tuple<std::size_t, std::size_t, std::size_t, bool>;  // from, to, rail, family
   static Pair pair_of(const FlowFact& flow) { return {flow.from, flow.to, flow.rail, flow.ipv6}; }
+  // The order of flows by what was seen of them. Neither comes before the other where it was the same, of the same pair
+  // and class: such flows are a group.
+  bool is_before(std::size_t a, std::size_t b) const {
+    const auto facts = [this](std::size_t i) {
+      const FlowFact& flow = seen_.flows[i];
+      return std::tuple(pair_of(flow), flow.cls, flow.arrived(), is_lost(flow), flow.own_dscp);
+    };
+    const auto order = facts(a) <=> facts(b);
+    return order == 0 ? traces_[a] < traces_[b] : order < 0;
+  }
   static Key change_key(const Change& change) { return {change.ipv6, change.from}; }
 
   const std::string& name(std::size_t flow, int at) const {
@@ -62,6 +79,8 @@ class Detective {
   }
   int last(std::size_t flow) const { return static_cast<int>(traces_[flow].nodes.size()) - 1; }
 
+  bool is_lost(const FlowFact& flow) const { return flow.vanished() && reached_.contains(pair_of(flow)); }
+
   // What was seen of a flow, in the order of its way.
   std::vector<Point> points(std::size_t index) const {
     const FlowFact& flow = seen_.flows[index];
@@ -71,13 +90,12 @@ class Detective {
     for (std::size_t k = 0; k < nodes.size(); ++k)
       if (nodes[k].dscp && (k + 1 < nodes.size() || flow.arrived()))
         points.push_back({static_cast<int>(k), *nodes[k].dscp});
-    const bool is_lost = !flow.arrived() && (flow.outcome == "timed_out" || flow.outcome == "unreachable") &&
-                         reached_.contains(pair_of(flow));
-    if (is_lost) points.push_back({last(index), kLost});
+    if (is_lost(flow)) points.push_back({last(index), kLost});
     return points;
   }
 
-  void examine(std::size_t index) {
+  void examine(std::size_t group) {
+    const std::size_t index = groups_[group].front();
     const FlowFact& flow = seen_.flows[index];
     const std::vector<Point> seen = points(index);
     std::size_t run = 0;  // where the mark in hand was first seen
@@ -88,8 +106,10 @@ class Detective {
       const Change change{flow.ipv6, seen[i - 1].dscp, seen[i].dscp};
       // A hop that answered has had the packet, with whatever mark.
       const int first = change.to == kLost ? std::max(seen[i - 1].at, last_answer(index)) : seen[i - 1].at;
-      events_[change].push_back({index, suspects(index, first, seen[i].at)});
-      if (change.to == kLost) add_way_back(flow, events_[change].back().suspects);
+      std::set<Place> places = suspects(index, first, seen[i].at);
+      if (change.to == kLost) add_way_back(flow, places);
+      Event& event = events_[change].emplace_back(Event{group, {}});
+      for (const Place& place : places) event.suspects.push_back(number_of(place));
       run = i;
     }
   }
@@ -157,7 +177,13 @@ class Detective {
     for (int k = std::max(first, 0) + 1; k < end; ++k) add_switch(flow, k, places);
     for (int k = std::max(first, 0); k < end; ++k)
       if (traces_[flow].complete) places.insert({Kind::kGap, name(flow, k), name(flow, k + 1), {}, {}});
-    for (const Place& place : places) cleared_.insert({key, place});
+    for (const Place& place : places) cleared_.insert({key, number_of(place)});
+  }
+
+  std::size_t number_of(const Place& place) {
+    const auto [known, is_new] = numbers_.try_emplace(place, places_.size());
+    if (is_new) places_.push_back(&known->first);
+    return known->second;
   }
 
   // How good an explanation a place is, of those that explain as much.
@@ -171,23 +197,54 @@ class Detective {
                                [&](const HostFacts& facts) { return facts.name == host && !facts.overrides.empty(); });
   }
 
+  struct Explains {
+    std::size_t flows = 0;            // that no chosen place explains
+    std::vector<std::size_t> events;  // also those that a chosen one explains
+  };
+  struct Candidate {
+    std::size_t flows = 0, place = 0;
+  };
+  bool is_worse(const Candidate& a, const Candidate& b) const {
+    if (a.flows != b.flows) return a.flows < b.flows;
+    if (ranks_[a.place] != ranks_[b.place]) return ranks_[a.place] > ranks_[b.place];
+    return *places_[b.place] < *places_[a.place];
+  }
+
+  // The index of what each place explains is made once. What it explains only becomes less while places are chosen, so
+  // that the first of the queue is the best one if it still explains as much as when it was put there.
   void cover(const Change& change, const std::vector<Event>& events, std::vector<Blame>& all) const {
+    std::map<std::size_t, Explains> index;
+    for (std::size_t i = 0; i < events.size(); ++i)
+      for (const std::size_t place : events[i].suspects) {
+        index[place].events.push_back(i);
+        index[place].flows += groups_[events[i].group].size();
+      }
+    const auto worse = [this](const Candidate& a, const Candidate& b) { return is_worse(a, b); };
+    std::priority_queue<Candidate, std::vector<Candidate>, decltype(worse)> queue(worse);
+    for (const auto& [place, explains] : index) queue.push({explains.flows, place});
     std::vector<bool> explained(events.size());
-    for (;;) {
-      std::map<Place, std::vector<std::size_t>> by_place;
-      for (std::size_t i = 0; i < events.size(); ++i)
-        if (!explained[i])
-          for (const Place& place : events[i].suspects) by_place[place].push_back(i);
-      const auto best = std::ranges::max_element(by_place, [&](const auto& a, const auto& b) {
-        return std::tuple(a.second.size(), -rank(a.first)) < std::tuple(b.second.size(), -rank(b.first));
-      });
-      if (best == by_place.end()) return;
-      Blame blame{best->first, {}, change, {}};
-      for (const auto& [place, explains] : by_place)
-        if (place != best->first && explains == best->second) blame.others.push_back(place);
-      for (const std::size_t i : best->second) {
+    const auto left = [&](std::size_t place) {
+      std::vector<std::size_t> some;
+      std::ranges::copy_if(index[place].events, std::back_inserter(some), [&](std::size_t i) { return !explained[i]; });
+      return some;
+    };
+    for (; !queue.empty(); queue.pop()) {
+      const Candidate best = queue.top();
+      if (index[best.place].flows == 0) continue;
+      if (index[best.place].flows < best.flows) {
+        queue.push({index[best.place].flows, best.place});
+        continue;  // which takes the old entry away: the new one comes behind it
+      }
+      const std::vector<std::size_t> chosen = left(best.place);
+      Blame blame{*places_[best.place], {}, change, {}};
+      for (const std::size_t other : events[chosen.front()].suspects)
+        if (other != best.place && index[other].flows == best.flows && left(other) == chosen)
+          blame.others.push_back(*places_[other]);
+      for (const std::size_t i : chosen) {
+        const std::vector<std::size_t>& flows = groups_[events[i].group];
         explained[i] = true;
-        blame.flows.push_back(events[i].flow);
+        blame.flows.insert(blame.flows.end(), flows.begin(), flows.end());
+        for (const std::size_t place : events[i].suspects) index[place].flows -= flows.size();
       }
       all.push_back(std::move(blame));
     }
@@ -198,8 +255,12 @@ class Detective {
   const Topology& topology_;
   std::set<Pair> reached_;                          // with an arrival
   std::map<Pair, std::vector<std::size_t>> swept_;  // flows whose way was looked at
+  std::vector<std::vector<std::size_t>> groups_;    // flows of which the same was seen
+  std::map<Place, std::size_t> numbers_;
+  std::vector<const Place*> places_;  // by number
+  std::vector<int> ranks_;            // of each
   std::map<Change, std::vector<Event>> events_;
-  std::set<std::pair<Key, Place>> cleared_;
+  std::set<std::pair<Key, std::size_t>> cleared_;  // by number
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ struct Blame {
   std::vector<std::size_t> flows;  // positions in Observations::flows
 };
 
-// `traces` are those of trace_all(). Flows that did not arrive count as lost if another class of their pair and family
+// `traces` are those of trace_all(). Flows that vanished count as lost if another one of their pair, rail and family
 // arrived.
 std::vector<Blame> find_blame(const Observations& seen, const std::vector<Trace>& traces, const Topology& topology);
 

@@ -29,10 +29,6 @@ std::string mark_name(const Observations& seen, int dscp) {
   return std::to_string(dscp);
 }
 
-const char* family_name(bool ipv6) {
-  return ipv6 ? "IPv6" : "IPv4";
-}
-
 // "DSCP 43 (urgent) becomes 0 (IPv6)"; a change that both families suffer is said once.
 std::string what_happens(const Observations& seen, const std::set<Change>& changes) {
   std::map<std::pair<int, int>, std::vector<std::string>> by_marks;

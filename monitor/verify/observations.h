@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tensorlane::verify {
@@ -59,6 +60,10 @@ struct FlowFact {
   std::vector<HopFact> hops;     // by distance; empty: its way was not looked at
 
   bool arrived() const { return outcome == "arrived"; }
+  // It was sent, and nothing came back that says why it did not arrive. The class is lost on the way if another one of
+  // this pair, rail and family arrives. All else that did not arrive (what hosts refuse or do not answer) says nothing
+  // of the network.
+  bool vanished() const { return outcome == "timed_out" || outcome == "unreachable"; }
 };
 
 // A median with an interval.
@@ -74,6 +79,7 @@ struct LoadFact {
   std::string node, peer;  // where they meet: a switch and what its port leads to; empty: not known
   bool ipv6 = false;
   std::string error;                     // why there is no measurement
+  bool left_out = false;                 // of any classes at this port: `high`, `low` and `ipv6` say nothing
   double high_alone = 0, low_alone = 0;  // bits per second
   Estimate share;                        // of its rate alone that the high class keeps beside the low one
   double low_beside = 0;                 // bits per second of the low class meanwhile
@@ -91,8 +97,8 @@ struct Observations {
   bool asked_for_load = false;
   bool asked_daemons = false;  // who must say which classes are in force
   bool all_classes = true;     // of the fabric file, not only those that were asked for
-  // Pairs of hosts between which the same flow has taken different ways: what hops said of them was left out.
-  std::vector<std::string> changing_ways;
+  // Hosts, sender and receiver, between which the same flow has taken different ways: what hops said was left out.
+  std::set<std::pair<std::size_t, std::size_t>> changing_ways;
   double seconds = 0;             // that it took
   std::uint64_t probe_bytes = 0;  // an estimate of what the probes without load have sent
 };

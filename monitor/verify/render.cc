@@ -14,16 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-const char* family(bool ipv6) {
-  return ipv6 ? "IPv6" : "IPv4";
-}
-
 std::string rail_text(std::size_t rail) {
   return rail == 0 ? "" : fmt::format(" rail {}", rail);
 }
 
 std::string name_of(const ClassVerdict& verdict) {
-  return fmt::format("{} to {}{} {} {}", verdict.from, verdict.to, rail_text(verdict.rail), family(verdict.ipv6),
+  return fmt::format("{} to {}{} {} {}", verdict.from, verdict.to, rail_text(verdict.rail), family_name(verdict.ipv6),
                      verdict.cls);
 }
 
@@ -34,7 +30,9 @@ std::string name_of(const Overtaking& verdict) {
 
 std::string coverage_text(const Coverage& coverage) {
   const std::string pair =
-      fmt::format("{} to {}{} {}", coverage.from, coverage.to, rail_text(coverage.rail), family(coverage.ipv6));
+      fmt::format("{} to {}{} {}", coverage.from, coverage.to, rail_text(coverage.rail), family_name(coverage.ipv6));
+  if (coverage.ports == 0 && coverage.changes)
+    return fmt::format("{}: no way was seen: the same flow takes different ones", pair);
   if (coverage.ports == 0) return fmt::format("{}: no way was seen: hops did not answer", pair);
   if (coverage.known)
     return fmt::format("{}: {} of {} equal-cost ways, by {} source ports", pair, coverage.seen, *coverage.known,
@@ -82,8 +80,8 @@ json overtaking_json(const Overtaking& verdict) {
           {"text", verdict.text},
           {"node", fact.node},
           {"peer", fact.peer},
-          {"high_class", verdict.high},
-          {"low_class", verdict.low},
+          {"high_class", fact.left_out ? json(nullptr) : json(verdict.high)},
+          {"low_class", fact.left_out ? json(nullptr) : json(verdict.low)},
           {"family", fact.ipv6 ? 6 : 4},
           {"share", estimate_json(fact.share)},
           {"delay_alone_us", estimate_json(fact.delay_alone_us)},

@@ -17,8 +17,10 @@ class Tracer {
   Tracer(const Observations& seen, const Topology& topology) : seen_(seen), topology_(topology) {
     for (const FlowFact& flow : seen.flows)
       if (flow.hop_count) usual_hops_[{flow.from, flow.to, flow.rail, flow.ipv6}] = *flow.hop_count;
-    for (const FlowFact& flow : seen.flows) {
-      ways_.push_back(possible_ways(flow));
+    for (std::size_t i = 0; i < seen.flows.size(); ++i) {
+      const FlowFact& flow = seen.flows[i];
+      const std::vector<const Way*>& possible = possible_ways(flow);
+      if (!flow.hops.empty()) ways_[i] = possible;
       for (const HopFact& hop : flow.hops)
         if (const std::string* owner = topology.owner(hop.address)) names_[hop.address] = {*owner};
     }
@@ -44,8 +46,8 @@ class Tracer {
       node.name = name_at(index, distance, node.address);
       trace.nodes.push_back(std::move(node));
     }
-    trace.complete = routed || !ways_[index].empty() || topology_.empty();
-    if (!routed && ways_[index].size() > 1) trace.complete = false;  // several ways, and nothing says which
+    trace.complete = routed || !ways_of(index).empty() || topology_.empty();
+    if (!routed && ways_of(index).size() > 1) trace.complete = false;  // several ways, and nothing says which
     trace.nodes.push_back({seen_.hosts[flow.to].name, {}, flow.dscp, true});
     return trace;
   }
@@ -65,19 +67,25 @@ class Tracer {
   }
 
   // Whose number of switches fits what was counted: all are routers, or none is.
-  std::vector<const Way*> possible_ways(const FlowFact& flow) const {
-    std::vector<const Way*> fit;
-    const auto& ways = topology_.ways(seen_.hosts[flow.from].name, seen_.hosts[flow.to].name, flow.rail);
-    for (const Way& way : ways) {
-      const int counted = hop_count(flow);
-      if (counted == 0 || way.size() == static_cast<std::size_t>(counted) + 1) fit.push_back(&way);
-    }
-    return fit;
+  const std::vector<const Way*>& possible_ways(const FlowFact& flow) {
+    const int counted = hop_count(flow);
+    const auto [known, is_new] = possible_.try_emplace({flow.from, flow.to, flow.rail, counted});
+    if (!is_new) return known->second;
+    for (const Way& way : topology_.ways(seen_.hosts[flow.from].name, seen_.hosts[flow.to].name, flow.rail))
+      if (counted == 0 || way.size() == static_cast<std::size_t>(counted) + 1) known->second.push_back(&way);
+    return known->second;
+  }
+
+  // That what was seen leaves to a flow.
+  const std::vector<const Way*>& ways_of(std::size_t index) const {
+    if (const auto narrowed = ways_.find(index); narrowed != ways_.end()) return narrowed->second;
+    const FlowFact& flow = seen_.flows[index];
+    return possible_.at({flow.from, flow.to, flow.rail, hop_count(flow)});
   }
 
   // Where all switches are bridges, and there is one way: they are known though none answers.
   std::size_t switches_if_switched(std::size_t index) const {
-    return ways_[index].size() == 1 ? ways_[index].front()->size() - 1 : 0;
+    return ways_of(index).size() == 1 ? ways_of(index).front()->size() - 1 : 0;
   }
 
   const std::string& switch_at(const Way& way, std::size_t distance) const {
@@ -86,12 +94,12 @@ class Tracer {
 
   bool narrow_names() {
     bool changed = false;
-    for (std::size_t i = 0; i < seen_.flows.size(); ++i) {
-      if (ways_[i].empty()) continue;
-      for (const HopFact& hop : seen_.flows[i].hops) {
+    for (const auto& [flow, ways] : ways_) {
+      if (ways.empty()) continue;
+      for (const HopFact& hop : seen_.flows[flow].hops) {
         if (hop.address.empty() || hop.distance < 1) continue;
         Names here;
-        for (const Way* way : ways_[i])
+        for (const Way* way : ways)
           if (static_cast<std::size_t>(hop.distance) < way->size())
             here.insert(switch_at(*way, static_cast<std::size_t>(hop.distance)));
         const auto [known, is_new] = names_.try_emplace(hop.address, here);
@@ -111,14 +119,15 @@ class Tracer {
 
   bool narrow_ways() {
     bool changed = false;
-    for (std::size_t i = 0; i < seen_.flows.size(); ++i) {
-      for (const HopFact& hop : seen_.flows[i].hops) {
+    for (auto& [flow, ways] : ways_) {
+      for (const HopFact& hop : seen_.flows[flow].hops) {
         const auto known = names_.find(hop.address);
         if (known == names_.end() || known->second.empty()) continue;
-        changed |= std::erase_if(ways_[i], [&](const Way* way) {
-                     return ways_[i].size() > 1 && static_cast<std::size_t>(hop.distance) < way->size() &&
-                            !known->second.contains(switch_at(*way, static_cast<std::size_t>(hop.distance)));
-                   }) > 0;
+        const auto at = static_cast<std::size_t>(hop.distance);
+        const auto is_elsewhere = [&](const Way* way) {
+          return ways.size() > 1 && at < way->size() && !known->second.contains(switch_at(*way, at));
+        };
+        changed |= std::erase_if(ways, is_elsewhere) > 0;
       }
     }
     return changed;
@@ -128,7 +137,7 @@ class Tracer {
     if (const auto known = names_.find(address); known != names_.end() && known->second.size() == 1)
       return *known->second.begin();
     Names here;
-    for (const Way* way : ways_[index])
+    for (const Way* way : ways_of(index))
       if (distance < way->size()) here.insert(switch_at(*way, distance));
     if (here.size() == 1) return *here.begin();
     if (address.empty()) return "";
@@ -139,8 +148,10 @@ class Tracer {
   const Observations& seen_;
   const Topology& topology_;
   std::map<std::tuple<std::size_t, std::size_t, std::size_t, bool>, int> usual_hops_;  // of a pair's flows
-  std::vector<std::vector<const Way*>> ways_;  // of each flow, that what was seen leaves
-  std::map<std::string, Names> names_;         // of each address
+  // By hosts, rail and count of hops.
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t, int>, std::vector<const Way*>> possible_;
+  std::map<std::size_t, std::vector<const Way*>> ways_;  // of each flow with hops, that what was seen leaves
+  std::map<std::string, Names> names_;                   // of each address
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The way of each flow as far as it is known: the nodes that it passes, and what was seen of its marks at each.
 #pragma once
 
+#include <compare>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,12 +18,16 @@ struct TraceNode {
   // With what mark the flow came here; of the sender, with what it left.
   std::optional<int> dscp;
   bool is_host = false;
+
+  auto operator<=>(const TraceNode&) const = default;
 };
 
 struct Trace {
   std::vector<TraceNode> nodes;  // sender first, receiver last
   bool complete = false;         // no node is missing between them, though some may have no name
   bool swept = false;            // hops were asked
+
+  auto operator<=>(const Trace&) const = default;
 };
 
 // One for each flow, in their order. Hops are named by the addresses of the fabric file's switches, else by its ways:

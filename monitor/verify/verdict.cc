@@ -14,6 +14,8 @@
 namespace tensorlane::verify {
 namespace {
 
+constexpr std::size_t kNamedPairs = 4;  // of those that a note is about
+
 using PairKey = std::tuple<std::size_t, std::size_t, std::size_t, bool>;  // from, to, rail, family
 
 PairKey pair_of(const FlowFact& flow) {
@@ -27,6 +29,8 @@ std::string no_arrival(const FlowFact& flow) {
   if (flow.outcome == "hangs") return "it connected, and no answer came";
   if (flow.outcome == "rubbish") return "what came back is no answer to a probe";
   if (flow.outcome == "local") return fmt::format("the sender could not send: {}", flow.error);
+  if (flow.outcome == "not_sent")
+    return "the time for all probes of the sender was over: ask for fewer (--pairs sample N, --source-ports)";
   if (flow.outcome == "unreachable") return fmt::format("unreachable: {}", flow.error);
   return "no connection in time";
 }
@@ -48,16 +52,27 @@ constexpr const char* kOnlyDpdk =
     "its data goes over DPDK, whose addresses and port the probes do not take (over those of TCP they passed): set "
     "`transport: tcp` on both hosts to test the network with them, or see what switches count for each class";
 
+// "2 of 8 did not arrive: it connected, and no answer came"; empty: all arrived.
+std::string missing(const std::vector<const FlowFact*>& flows) {
+  std::set<std::string> reasons;
+  std::size_t missing = 0;
+  for (const FlowFact* flow : flows) {
+    if (flow->arrived()) continue;
+    ++missing;
+    reasons.insert(no_arrival(*flow));
+  }
+  if (missing == 0) return "";
+  return fmt::format("{} of {} did not arrive: {}", missing, flows.size(), joined(reasons, ", or "));
+}
+
 ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>& flows, bool pair_reached) {
   const FlowFact& first = *flows.front();
   const ProbedClass& cls = seen.classes[first.cls];
   ClassVerdict verdict{seen.hosts[first.from].name, seen.hosts[first.to].name, cls.name, first.rail, first.ipv6};
-  std::size_t arrived = 0, told = 0;
+  std::size_t told = 0, pcp_told = 0;
   std::map<int, std::size_t> wrong, wrong_pcp;
-  std::size_t pcp_told = 0;
   for (const FlowFact* flow : flows) {
     if (!flow->arrived()) continue;
-    ++arrived;
     if (flow->dscp) ++told;
     if (flow->dscp && *flow->dscp != cls.dscp) ++wrong[*flow->dscp];
     if (flow->pcp) ++pcp_told;
@@ -69,18 +84,17 @@ ClassVerdict judge(const Observations& seen, const std::vector<const FlowFact*>&
     texts.push_back(fmt::format("DSCP {} arrived as {} with {} of {} source ports", cls.dscp, dscp, count, told));
   for (const auto& [pcp, count] : wrong_pcp)
     texts.push_back(fmt::format("PCP {} arrived as {} with {} of {}", cls.pcp, pcp, count, pcp_told));
-  const bool is_lost = arrived < flows.size() && pair_reached &&
-                       std::ranges::any_of(flows, [](const FlowFact* flow) { return flow->outcome == "timed_out"; });
-  if (is_lost)
-    texts.push_back(fmt::format("{} of {} connections did not come about", flows.size() - arrived, flows.size()));
+  const bool is_lost = pair_reached && std::ranges::any_of(flows, &FlowFact::vanished);
+  const std::string absent = missing(flows);
+  if (!absent.empty()) texts.push_back(absent);
   if (!wrong.empty() || is_lost)
     verdict.dscp = Outcome::kFailed;
   else if (told > 0 && dpdk_between(seen, first.from, first.to, first.rail) == Dpdk::kOnly)
     texts.emplace_back(kOnlyDpdk);
-  else if (told > 0)
+  else if (told > 0 && absent.empty())
     verdict.dscp = Outcome::kPassed;
-  else
-    texts.push_back(arrived > 0 ? "the receiver's kernel does not say how packets arrive" : no_arrival(first));
+  else if (told == 0 && std::ranges::any_of(flows, &FlowFact::arrived))
+    texts.emplace_back("the receiver's kernel does not say how packets arrive");
   verdict.text = joined(texts);
   return verdict;
 }
@@ -115,7 +129,8 @@ std::vector<Coverage> cover(const Observations& seen, const std::vector<Trace>& 
   std::vector<Coverage> all;
   for (const auto& [pair, count] : ports) {
     const auto& [from, to, rail, ipv6] = pair;
-    Coverage coverage{seen.hosts[from].name, seen.hosts[to].name, rail, ipv6, count, ways[pair].size(), {}, 0};
+    Coverage coverage{seen.hosts[from].name, seen.hosts[to].name, rail, ipv6, count, ways[pair].size()};
+    coverage.changes = seen.changing_ways.contains({from, to});
     const std::size_t known = topology.ways(coverage.from, coverage.to, rail).size();
     if (known > 0) coverage.known = known;
     const auto once =
@@ -138,6 +153,7 @@ bool queue_formed(const LoadFact& fact) {
 }
 
 Overtaking judge_load(const Observations& seen, const LoadFact& fact) {
+  if (fact.left_out) return {fact, {}, {}, Outcome::kUntested, fact.error};
   Overtaking verdict{fact, seen.classes[fact.high].name, seen.classes[fact.low].name, Outcome::kUntested, {}};
   const std::string pair = fmt::format("{} over {}", verdict.high, verdict.low);
   if (!fact.error.empty()) {
@@ -218,7 +234,8 @@ void compare_classes(const Observations& seen, const std::vector<ProbedClass>& i
       wrong.insert(fmt::format("its daemon has a class {} (DSCP {}) that the file does not have", own.name, own.dscp));
 }
 
-HostVerdict judge_host(const Observations& seen, std::size_t index) {
+// `flows` are those that it has sent.
+HostVerdict judge_host(const Observations& seen, std::size_t index, const std::vector<const FlowFact*>& flows) {
   const HostFacts& host = seen.hosts[index];
   HostVerdict verdict{host.name, Outcome::kUntested, host.error};
   if (!host.error.empty()) return verdict;
@@ -226,8 +243,9 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   bool looked = false;
   if (host.in_force) compare_classes(seen, *host.in_force, wrong);
   if (!wrong.empty()) wrong.insert("the file is not the one it has read: give verify that one, or restart the daemon");
-  for (const FlowFact& flow : seen.flows) {
-    if (flow.from != index || !flow.own_dscp) continue;
+  for (const FlowFact* sent : flows) {
+    const FlowFact& flow = *sent;
+    if (!flow.own_dscp) continue;
     looked = true;
     const ProbedClass& cls = seen.classes[flow.cls];
     if (*flow.own_dscp != cls.dscp)
@@ -247,6 +265,14 @@ HostVerdict judge_host(const Observations& seen, std::size_t index) {
   return verdict;
 }
 
+std::vector<HostVerdict> judge_hosts(const Observations& seen) {
+  std::vector<std::vector<const FlowFact*>> sent(seen.hosts.size());
+  for (const FlowFact& flow : seen.flows) sent[flow.from].push_back(&flow);
+  std::vector<HostVerdict> verdicts;
+  for (std::size_t host = 0; host < seen.hosts.size(); ++host) verdicts.push_back(judge_host(seen, host, sent[host]));
+  return verdicts;
+}
+
 // Where daemons choose between DPDK and another transport, what was tested is what can be tested.
 void note_both_ways(const Observations& seen, Report& report) {
   std::set<std::pair<std::size_t, std::size_t>> pairs;
@@ -261,8 +287,22 @@ void note_both_ways(const Observations& seen, Report& report) {
                   pairs.size() > 1 ? fmt::format(" and {} other pairs", pairs.size() - 1) : ""));
 }
 
+void note_changing_ways(const Observations& seen, Report& report) {
+  std::vector<std::string> pairs;
+  for (const auto& [from, to] : seen.changing_ways)
+    pairs.push_back(fmt::format("{} to {}", seen.hosts[from].name, seen.hosts[to].name));
+  if (pairs.empty()) return;
+  const std::size_t others = pairs.size() - std::min(pairs.size(), kNamedPairs);
+  pairs.resize(pairs.size() - others);
+  report.notes.push_back(
+      fmt::format("the same flow takes different ways (adaptive routing) from {}{}: what hops said there was left out, "
+                  "and who rewrote marks is deduced from pairs",
+                  joined(pairs, ", "), others > 0 ? fmt::format(" and between {} other pairs", others) : ""));
+}
+
 void add_notes(const Observations& seen, Report& report) {
   note_both_ways(seen, report);
+  note_changing_ways(seen, report);
   for (const HostFacts& host : seen.hosts) {
     if (!host.error.empty()) continue;
     if (!host.sees_hops)
@@ -314,7 +354,7 @@ Report analyse(const Observations& seen, const Topology& topology) {
   report.probe_bytes = seen.probe_bytes;
   const std::vector<Trace> traces = trace_all(seen, topology);
   report.classes = judge_classes(seen);
-  for (std::size_t host = 0; host < seen.hosts.size(); ++host) report.hosts.push_back(judge_host(seen, host));
+  report.hosts = judge_hosts(seen);
   for (const LoadFact& load : seen.loads) report.overtaking.push_back(judge_load(seen, load));
   report.lossless = judge_lossless(seen);
   report.coverage = cover(seen, traces, topology);

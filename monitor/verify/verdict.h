@@ -48,6 +48,7 @@ struct Coverage {
   bool ipv6 = false;
   std::size_t ports = 0;             // source ports whose way was looked at
   std::size_t seen = 0;              // different ways
+  bool changes = false;              // the same flow takes different ways, so that none was looked at
   std::optional<std::size_t> known;  // by the fabric file; unset: it does not say
   // Of all ways, weighted with how many flows take them: what has been seen. By Good and Turing's estimate where the
   // number of ways is not known. 0 where no way was looked at.
@@ -57,7 +58,7 @@ struct Coverage {
 // Whether one class overtakes another one where two senders meet.
 struct Overtaking {
   LoadFact fact;
-  std::string high, low;  // names of its classes
+  std::string high, low;  // names of its classes; empty: whichever, the port was left out
   Outcome outcome = Outcome::kUntested;
   std::string text;
 };

@@ -2,8 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <set>
 
+#include "common/probe/session.h"
 #include "monitor/cli/verify_agents.h"
 #include "monitor/cli/verify_daemons.h"
 #include "monitor/cli/verify_load.h"
@@ -48,22 +53,38 @@ TEST(Bursts, HaveAMedianWithAnInterval) {
   EXPECT_EQ(many.high, 8);
 }
 
-TEST(Questions, AreNoLongerThanTheyMayBe) {
-  json flows = json::array();
-  for (int i = 0; i < 500; ++i)
-    flows.push_back(
-        {{"id", i}, {"address", "10.0.0.1"}, {"source", "10.0.0.2"}, {"port", 7111}, {"source_port", 40000}});
-  const auto questions = in_questions({json{{"do", "describe"}}, json{{"do", "sweep"}, {"flows", flows}}});
-  std::size_t told = 0;
-  for (const ProbeLines& lines : questions) {
-    ASSERT_THAT(lines, SizeIs(1));
-    EXPECT_LT(lines[0].dump().size(), std::size_t{13} << 10);
-    if (lines[0].contains("flows")) {
-      for (const json& flow : lines[0]["flows"]) EXPECT_EQ(flow["id"], told++);
+// Flows of a command that asks for `count` connections with each.
+json many_flows(int flows, int count) {
+  json list = json::array();
+  for (int i = 0; i < flows; ++i)
+    list.push_back({{"id", i}, {"address", "10.0.0.1"}, {"source", "10.0.0.2"}, {"port", 7111}, {"count", count}});
+  return list;
+}
+
+TEST(Pieces, AreNoLargerThanTheyMayBe) {
+  for (const auto& [bytes, count] : {std::pair(std::size_t{12} << 10, 1), {std::size_t{4} << 20, 100}}) {
+    ProbePieces pieces({json{{"do", "describe"}}, json{{"do", "sweep"}, {"flows", many_flows(500, count)}}}, bytes);
+    EXPECT_EQ(pieces.next({}), (json{{"do", "describe"}}));
+    int told = 0, all = 0;
+    for (; const auto piece = pieces.next({}); ++all) {
+      EXPECT_LT(piece->dump().size(), bytes);
+      EXPECT_LE((*piece)["flows"].size() * static_cast<std::size_t>(count), probe::kMaxFlows);
+      for (const json& flow : (*piece)["flows"]) EXPECT_EQ(flow["id"], told++);
     }
+    EXPECT_EQ(told, 500);
+    EXPECT_GT(all, 3);
   }
-  EXPECT_EQ(told, 500U);
-  EXPECT_GT(questions.size(), 4U);
+}
+
+TEST(Pieces, ShareTheDeadlineOfTheirCommand) {
+  const json probe{{"do", "probe"}, {"deadline_ms", 1000}, {"flows", many_flows(3, 8000)}};
+  const auto at = [](int ms) { return ProbePieces::Time(std::chrono::milliseconds(ms)); };
+  ProbePieces pieces({probe, probe}, 1 << 20);
+  EXPECT_EQ((*pieces.next(at(5000)))["deadline_ms"], 1000);
+  EXPECT_EQ((*pieces.next(at(5400)))["deadline_ms"], 600);
+  EXPECT_EQ((*pieces.next(at(6000)))["deadline_ms"], 1000) << "of the next command, as nothing is left for the last";
+  EXPECT_EQ((*pieces.next(at(6999)))["deadline_ms"], 1);
+  EXPECT_EQ(pieces.next(at(7000)), std::nullopt);
 }
 
 TEST(Answers, AreCheckedBeforeTheyAreBelieved) {
@@ -80,6 +101,31 @@ TEST(Answers, AreCheckedBeforeTheyAreBelieved) {
   EXPECT_EQ(probe_number(line, "e", 0, 63), std::nullopt);
   EXPECT_EQ(probe_text(line, "b"), "text?[1m");
   EXPECT_EQ(probe_text(line, "a"), "");
+}
+
+// A program that says back how many flows it was asked for, which takes no command of more than a program may.
+TEST(Agents, AreAskedInPieces) {
+  const std::string program = ::testing::TempDir() + "/made-up-probe" + std::to_string(::getpid());
+  std::ofstream(program) << R"(#!/bin/sh
+while read -r line; do
+  ids=$(echo "$line" | grep -o '"id"' | wc -l)
+  echo "{\"kind\": \"asked\", \"ids\": $ids}"
+  echo '{"kind": "done"}'
+done
+)";
+  auto hands =
+      start_agents({.hosts = {"a", "b"}, .shell = "env MADE_UP={host} PATH=/usr/bin:/bin", .program = program});
+  ASSERT_TRUE(hands.ok()) << hands.status().to_string();
+  for (int time = 0; time < 2; ++time) {
+    const auto answers = (*hands)->ask({{json{{"do", "probe"}, {"flows", many_flows(20, 1000)}}}, {}}, seconds(30));
+    ASSERT_TRUE(answers[0].ok()) << answers[0].status().to_string();
+    std::vector<int> asked;
+    for (const json& line : *answers[0])
+      if (line["kind"] == "asked") asked.push_back(line["ids"]);
+    EXPECT_THAT(asked, ElementsAre(8, 8, 4));
+    EXPECT_TRUE(answers[1].ok() && answers[1]->empty());
+  }
+  std::filesystem::remove(program);
 }
 
 TEST(Agents, SayWhatCannotBeStarted) {

@@ -122,6 +122,19 @@ TEST(Prober, GivesAHangingPeerUp) {
   EXPECT_EQ(probe_once(flow_to("127.0.0.1", peer.port), kToken, 150).outcome, Outcome::kHangs);
 }
 
+// What the deadline leaves out, and what it cuts short, is not lost: nobody has waited for it.
+TEST(Prober, WhatTheDeadlineLeavesOutWasNotSent) {
+  Peer peer([](int) { std::this_thread::sleep_for(std::chrono::milliseconds(400)); });
+  const std::vector<FlowSpec> flows(3, flow_to("127.0.0.1", peer.port));
+  std::vector<Arrival> all;
+  probe(flows, {.token = kToken, .at_once = 1, .deadline_ms = 150}, nullptr,
+        [&](const Arrival& arrival) { all.push_back(arrival); });
+  ASSERT_THAT(all, SizeIs(3));
+  for (const Arrival& arrival : all) EXPECT_STREQ(outcome_name(arrival.outcome), "not_sent");
+  EXPECT_NE(all[0].source_port, 0) << "cut short";
+  EXPECT_EQ(all[2].source_port, 0) << "left out";
+}
+
 TEST(Prober, BelievesNoRubbish) {
   const auto answer_with = [](std::function<void(Answer&)> spoil) {
     Peer peer([spoil](int fd) {
@@ -183,17 +196,23 @@ TEST(Load, CountsABurstAndMeasuresMessages) {
   EXPECT_LE(std::chrono::microseconds(waited_us), took) << "one goes at a time";
 }
 
-// Also where others come about later.
+// Of several streams one that fails is the burst's outcome, also where the others end later.
 TEST(Load, AStreamThatFailsIsNotHidden) {
   const std::uint16_t port = free_port("127.0.0.1");
   Answerer answerer(kToken, nullptr);
   ASSERT_EQ(answerer.listen_at({"127.0.0.1", port, {}}), 0);
   answerer.start();
-  BurstSpec stream{.flow = flow_to("127.0.0.1", port), .source_ports = {0, port}, .duration_ms = 100};
-  stream.max_bytes = 1 << 20;
-  const BurstSeen seen = load({stream}, kToken)[0];
-  EXPECT_EQ(seen.outcome, Outcome::kLocal) << "the listener has that source port";
-  EXPECT_THAT(seen.streams, SizeIs(1));
+  const Address any = *Address::parse("127.0.0.1", 0);
+  const Socket taken = make_tagged(any, {});
+  ASSERT_TRUE(bind_to(taken.fd(), any) == 0 && ::listen(taken.fd(), 1) == 0);
+  for (const bool first : {true, false}) {
+    BurstSpec burst{.flow = flow_to("127.0.0.1", port), .source_ports = {0, 0}, .duration_ms = 50};
+    burst.max_bytes = 1 << 20;
+    burst.source_ports[first ? 0 : 1] = local_port(taken.fd());
+    const auto seen = load({burst}, kToken);
+    ASSERT_THAT(seen, SizeIs(1));
+    EXPECT_EQ(seen[0].outcome, Outcome::kLocal) << first;
+  }
 }
 
 // A service that says again what it hears has not agreed to a burst.

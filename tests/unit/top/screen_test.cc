@@ -433,7 +433,7 @@ TEST(Pictures, TheMeanOfAClassCountsAHostByItsOperations) {
   }
 }
 
-TEST(Pictures, AThousandHostsTakeLittleTime) {
+TEST(Pictures, AThousandHostsAreOnOne) {
   const Picture picture = picture_of(1024, true);
   EXPECT_EQ(picture.hosts, 1024u);
   EXPECT_EQ(picture.silent, 1u);

@@ -146,6 +146,9 @@ links:
     return seen.loads.emplace_back(load);
   }
   Report report() const { return analyse(seen, topology); }
+  std::size_t not_sent() const {
+    return static_cast<std::size_t>(std::ranges::count(seen.flows, "not_sent", &FlowFact::outcome));
+  }
 };
 
 void add_all(OneSwitch& net) {
@@ -279,6 +282,49 @@ TEST(Report, SaysWhyNothingArrived) {
     EXPECT_EQ(report.exit_status, 1);
     EXPECT_THAT(report.findings, IsEmpty());
     EXPECT_THAT(to_text(report, false), HasSubstr(why));
+  }
+}
+
+// What was not sent tells nothing of the network: it is neither lost nor passed, though the rest arrives.
+TEST(Report, WhatWasNotSentIsUntested) {
+  for (const std::size_t missing : {2, 5}) {
+    OneSwitch net;
+    add_all(net);
+    for (int port = 1; port < 5; ++port) net.add(0, 1, 0, 43);
+    for (FlowFact& flow : net.seen.flows)
+      if (flow.from == 0 && flow.to == 1 && flow.cls == 0 && missing > net.not_sent()) {
+        flow.outcome = "not_sent";
+        flow.dscp.reset(), flow.own_dscp.reset(), flow.hop_count.reset();
+      }
+    const Report report = net.report();
+    EXPECT_EQ(report.exit_status, 1);
+    EXPECT_THAT(report.findings, IsEmpty());
+    EXPECT_THAT(to_text(report, false), HasSubstr("11 passed, 0 failed, 1 untested"));
+    EXPECT_EQ(report.classes[0].dscp, Outcome::kUntested);
+    EXPECT_THAT(report.classes[0].text,
+                ::testing::StartsWith(std::to_string(missing) + " of 5 did not arrive: the time for all probes"));
+  }
+}
+
+// Beside arrivals, too: lost is what vanished on the way, and the rest that did not arrive is untested.
+TEST(Report, OneOfSeveralThatDidNotArriveCounts) {
+  for (const auto& [outcome, is_lost] : {std::pair("timed_out", true),
+                                         {"unreachable", true},
+                                         {"silent", false},
+                                         {"hangs", false},
+                                         {"rubbish", false},
+                                         {"refused", false},
+                                         {"local", false}}) {
+    OneSwitch net;
+    add_all(net);
+    for (int port = 1; port < 8; ++port) net.add(0, 1, 0, 43);
+    FlowFact& flow = net.seen.flows[0];  // from a to b, urgent
+    flow.outcome = outcome, flow.dscp.reset(), flow.hop_count.reset();
+    const Report report = net.report();
+    EXPECT_EQ(report.exit_status, 1);
+    EXPECT_EQ(report.classes[0].dscp, is_lost ? Outcome::kFailed : Outcome::kUntested) << outcome;
+    EXPECT_THAT(report.classes[0].text, ::testing::StartsWith("1 of 8 did not arrive: ")) << outcome;
+    EXPECT_THAT(report.findings, SizeIs(is_lost ? 1 : 0)) << outcome;
   }
 }
 
