@@ -161,4 +161,18 @@ Result<DaemonAnswers> ask_daemons(const std::string& socket_path, const DaemonQu
   return all;
 }
 
+HostReports sort_out(const DaemonAnswers& all) {
+  HostReports sorted;
+  for (const DaemonAnswer& answer : all.answers) {
+    json said = answer.text.ok() ? answers::parse(*answer.text) : json();
+    if (said.is_object())
+      sorted.reports[answer.host] = std::move(said);
+    else
+      sorted.silent[answer.host] = !answer.text.ok() ? answer.text.status()
+                                                     : Status(Code::kCorrupt, "its answer is no JSON object",
+                                                              answer.host, "install the same release on all hosts");
+  }
+  return sorted;
+}
+
 }  // namespace tensorlane::cli

@@ -1,6 +1,7 @@
 // Commands ask the daemon of this host, and through it those of other hosts.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -40,5 +41,12 @@ struct DaemonAnswers {
 };
 // Errors: those of daemon_status, and what the asked daemon refuses. What goes wrong with a host is in its answer.
 Result<DaemonAnswers> ask_daemons(const std::string& socket_path, const DaemonQuestion& question);
+
+// By host: the JSON object that it has answered, or why there is none.
+struct HostReports {
+  std::map<std::string, nlohmann::json> reports;
+  std::map<std::string, Status> silent;
+};
+HostReports sort_out(const DaemonAnswers& all);
 
 }  // namespace tensorlane::cli

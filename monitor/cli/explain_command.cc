@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "common/base/text.h"
-#include "monitor/answers/parse.h"
 #include "monitor/answers/read.h"
 #include "monitor/answers/times.h"
 #include "monitor/cli/commands.h"
@@ -36,27 +35,11 @@ struct Arguments {
   bool json_output = false;
 };
 
-// What the daemons said once: their reports by host, and why others have none.
-struct Asked {
-  std::map<std::string, json> reports;
-  std::map<std::string, Status> silent;
-};
-
-Result<Asked> ask(const Arguments& args) {
-  DaemonQuestion question{.kind = "job", .job = args.job};
-  TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
-  Asked asked;
-  for (DaemonAnswer& answer : all.answers) {
-    json report = answer.text.ok() ? answers::parse(*answer.text) : json();
-    if (report.is_object()) {
-      asked.reports[answer.host] = std::move(report);
-    } else {
-      asked.silent[answer.host] = !answer.text.ok() ? answer.text.status()
-                                                    : Status(Code::kCorrupt, "its answer is no JSON", answer.host,
-                                                             "install the same release on all hosts");
-    }
-  }
-  return asked;
+Result<HostReports> ask(const Arguments& args) {
+  const DaemonQuestion question{.kind = "job", .job = args.job};
+  TL_ASSIGN_OR_RETURN(const DaemonAnswers all,
+                      ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
+  return sort_out(all);
 }
 
 struct Watched {
@@ -65,16 +48,16 @@ struct Watched {
 };
 
 Result<Watched> watch(const Arguments& args) {
-  TL_ASSIGN_OR_RETURN(const Asked before, ask(args));
+  TL_ASSIGN_OR_RETURN(const HostReports before, ask(args));
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "watching job '{}' for {} s ...\n", args.job, args.seconds);
   std::this_thread::sleep_for(std::chrono::duration<double>(args.seconds));
-  const Result<Asked> second = ask(args);
+  const Result<HostReports> second = ask(args);
   if (!second.ok() && second.status().code() == Code::kNotFound) {
     return Status(Code::kUnavailable, "the job ended while it was watched", fmt::format("job '{}'", args.job),
                   "watch one that goes on, or for less time (--seconds)");
   }
   TL_RETURN_IF_ERROR(second.status());
-  const Asked& after = *second;
+  const HostReports& after = *second;
   Watched watched;
   watched.silent = after.silent;
   for (const auto& [host, report] : after.reports) {

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "common/base/text.h"
-#include "monitor/answers/parse.h"
 #include "monitor/answers/read.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
@@ -36,17 +35,11 @@ struct Arguments {
 // The JSON objects that hosts have answered; `silent` gets why others have none.
 Result<report::Reports> ask(const Arguments& args, const char* kind, std::map<std::string, std::string>* silent) {
   const DaemonQuestion question{.kind = kind, .job = args.job, .patience = seconds(1)};
-  TL_ASSIGN_OR_RETURN(DaemonAnswers all, ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
-  report::Reports reports;
-  for (DaemonAnswer& answer : all.answers) {
-    json said = answer.text.ok() ? answers::parse(*answer.text) : json();
-    if (said.is_object())
-      reports[answer.host] = std::move(said);
-    else
-      (*silent)[answer.host] = answer.text.ok() ? "its answer is no JSON object: install the same release on all hosts"
-                                                : answer.text.status().to_string();
-  }
-  return reports;
+  TL_ASSIGN_OR_RETURN(const DaemonAnswers all,
+                      ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
+  HostReports sorted = sort_out(all);
+  for (const auto& [host, why] : sorted.silent) (*silent)[host] = why.to_string();
+  return std::move(sorted.reports);
 }
 
 // The id of the job among those that a daemon tells of.

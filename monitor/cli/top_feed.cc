@@ -25,16 +25,11 @@ double now() {
   return std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
 }
 
-// Each host's JSON object, or why there is none.
-void sort_out(DaemonAnswers all, std::map<std::string, json>* answers, std::map<std::string, std::string>* silent) {
-  for (DaemonAnswer& answer : all.answers) {
-    json said = answer.text.ok() ? answers::parse(*answer.text) : json();
-    if (said.is_object())
-      (*answers)[answer.host] = std::move(said);
-    else
-      (*silent)[answer.host] = answer.text.ok() ? "its answer is no JSON object: install the same release on all hosts"
-                                                : answer.text.status().to_string();
-  }
+// Returns what hosts have said; `answers` gets why others have not.
+std::map<std::string, json> take_reports(const DaemonAnswers& all, top::Answers* answers) {
+  HostReports sorted = sort_out(all);
+  for (const auto& [host, why] : sorted.silent) answers->silent[host] = why.to_string();
+  return std::move(sorted.reports);
 }
 
 Status ask_statuses(const TopQuestions& questions, bool all_hosts, top::Answers* answers) {
@@ -43,11 +38,10 @@ Status ask_statuses(const TopQuestions& questions, bool all_hosts, top::Answers*
     answers->local = tensorlane::answers::parse(text);
   } else {
     TL_ASSIGN_OR_RETURN(
-        DaemonAnswers all,
+        const DaemonAnswers all,
         ask_daemons(questions.socket, {.kind = "status", .all_hosts = true, .patience = questions.patience}));
-    const std::string host = all.host;
-    sort_out(std::move(all), &answers->statuses, &answers->silent);
-    if (answers->statuses.contains(host)) answers->local = answers->statuses[host];
+    answers->statuses = take_reports(all, answers);
+    if (answers->statuses.contains(all.host)) answers->local = answers->statuses[all.host];
   }
   answers->host = answers::text(answers->local, "host");
   if (!answers->host.empty()) return {};
@@ -81,7 +75,7 @@ top::Answers ask_round(const TopQuestions& questions, const std::string& job) {
   if (!job.empty()) {
     auto all = ask_daemons(questions.socket, {.kind = "job", .job = job, .patience = questions.patience});
     if (all.ok()) {
-      sort_out(std::move(*all), &answers.reports, &answers.silent);
+      answers.reports = take_reports(*all, &answers);
     } else {
       answers.no_job = all.status().to_string();
       answers.job.clear();
@@ -95,10 +89,8 @@ top::Answers ask_round(const TopQuestions& questions, const std::string& job) {
     }
     auto own = ask_daemons(questions.socket,
                            {.kind = "job", .args = {{"job_id", running[i]}}, .patience = questions.patience});
-    std::map<std::string, json> reports;
-    std::map<std::string, std::string> unused;
-    if (own.ok()) sort_out(std::move(*own), &reports, &unused);
-    if (!reports.empty()) answers.jobs[id] = std::move(reports.begin()->second);
+    HostReports said = own.ok() ? sort_out(*own) : HostReports();
+    if (!said.reports.empty()) answers.jobs[id] = std::move(said.reports.begin()->second);
   }
   return answers;
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/explain/job.h"
+#include "tests/unit/explain/explained.h"
 
 namespace tensorlane::explain {
 namespace {
@@ -19,30 +19,6 @@ using nlohmann::json;
 using test::MadeUpHost;
 using test::MadeUpJob;
 using ::testing::HasSubstr;
-
-std::vector<HostTimes> times_of(const MadeUpJob& job) {
-  std::vector<HostTimes> hosts;
-  for (const auto& [before, after] : job.reports()) {
-    const Result<HostTimes> times = difference(before, after);
-    EXPECT_TRUE(times.ok()) << times.status().to_string();
-    if (times.ok()) hosts.push_back(*times);
-  }
-  return hosts;
-}
-
-Explanation explained(const MadeUpJob& job) {
-  const Result<Explanation> all = explain(times_of(job));
-  EXPECT_TRUE(all.ok()) << all.status().to_string();
-  return all.ok() ? *all : Explanation{};
-}
-
-std::string text_of(const Explanation& all) {
-  std::string text;
-  for (const Finding& f : all.findings)
-    text += std::string(cause_name(f.cause)) + " (" + std::string(confidence_name(f.confidence)) + ") " + f.where +
-            ": " + f.evidence + "\n";
-  return text;
-}
 
 // A cause, how it is put into a job, and what else may be named beside it because it is true, too.
 struct Situation {
@@ -155,11 +131,6 @@ std::vector<Situation> situations() {
   std::vector<Situation> all = situations_of_ranks();
   for (Situation& situation : situations_of_the_network()) all.push_back(std::move(situation));
   return all;
-}
-
-const Finding* find(const Explanation& all, Cause cause) {
-  const auto found = std::ranges::find(all.findings, cause, &Finding::cause);
-  return found == all.findings.end() ? nullptr : &*found;
 }
 
 TEST(Explain, NamesEachCauseAndItsPlaceAndNoOther) {
@@ -285,24 +256,6 @@ TEST(Explain, ALateRankIsNamedWhateverTheClocksSay) {
   EXPECT_EQ(text_of(after), text_of(before));
 }
 
-// As a parameter server's host does: what fills its link is the job's all the same.
-TEST(Explain, BytesThatAHostReceivesAreComparedWithWhatItsJobReceives) {
-  std::vector<HostTimes> hosts;
-  for (auto& [before, after] : MadeUpJob(4).reports()) {
-    for (json* report : {&before, &after}) {
-      if ((*report)["host"] != "h0") continue;
-      for (json& cls : (*report)["classes"]) cls["sent_bytes"] = cls["sent_bytes"].get<std::uint64_t>() / 10;
-      json& rail = (*report)["rails"][0];
-      for (const char* key : {"sent_bytes", "nic_sent_bytes"}) rail[key] = rail[key].get<std::uint64_t>() / 10;
-    }
-    hosts.push_back(difference(before, after).value());
-  }
-  const Explanation all = explain(hosts).value();
-  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
-  EXPECT_THAT(find(all, Cause::kFullLink)->places, ::testing::Contains("the link to host h0")) << text_of(all);
-  EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
-}
-
 // One server for all: its link is full, and the others' are not.
 TEST(Explain, NamesAPatternThatLoadsOneHostsLink) {
   for (const bool server : {true, false}) {
@@ -362,58 +315,6 @@ TEST(Explain, SaysHowMuchOfALinkIsOthers) {
   const Finding* found = find(all, Cause::kForeignBulk);
   ASSERT_NE(found, nullptr);
   EXPECT_NEAR(found->amount, 0.5, 0.02);
-}
-
-// RDMA and DPDK pass by the kernel's counts of a NIC, and the daemon knows what it has sent.
-TEST(Explain, ALinkThatTheKernelDoesNotSeeIsFullOfWhatTheDaemonSends) {
-  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
-  for (HostTimes& host : hosts) host.rails[0].nic_sent = host.rails[0].nic_received = 0;
-  const Explanation all = explain(hosts).value();
-  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
-  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr("carries 73 % of the link's speed, 0 % of that not"));
-  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr("as the daemon counts"));
-  for (HostTimes& host : hosts) host.rails[0].over_memory = true;
-  EXPECT_EQ(find(explain(hosts).value(), Cause::kFullLink), nullptr) << "shared memory is no link";
-  for (HostTimes& host : hosts) host.rails[0].nic_sent = host.rails[0].nic_received = std::nullopt;
-  const Explanation blind = explain(hosts).value();
-  ASSERT_NE(find(blind, Cause::kNetwork), nullptr) << text_of(blind);
-  EXPECT_THAT(find(blind, Cause::kNetwork)->evidence, HasSubstr("how full the links are is not known"));
-}
-
-// What a NIC of two carries for others is compared with what it carries for the job, and not with both NICs.
-TEST(Explain, OthersBytesAreOfTheFullestOfTwoLinks) {
-  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
-  for (HostTimes& host : hosts) {
-    const double full = *host.rails[0].speed / 8 * host.seconds, own = 0.55 * full / 1.08;
-    host.classes[0].sent_bytes = host.classes[0].received_bytes = 2 * own;
-    host.classes[1].sent_bytes = host.classes[1].received_bytes = 0;
-    host.rails.resize(2, host.rails[0]);
-    host.rails[1].nic = "eth1";
-    for (RailTimes& rail : host.rails) {
-      rail.sent = rail.received = own;
-      rail.nic_sent = rail.nic_received = 0.55 * full;
-    }
-    if (host.host == "h1") *host.rails[1].nic_received += 0.35 * full;
-  }
-  const Explanation all = explain(hosts).value();
-  ASSERT_NE(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
-  EXPECT_EQ(find(all, Cause::kForeignBulk)->where, "the link to host h1");
-  EXPECT_THAT(find(all, Cause::kForeignBulk)->evidence,
-              HasSubstr("its NIC eth1 carries 90 % of the link's speed, 39 % of that not this job's"));
-  EXPECT_EQ(find(all, Cause::kFullLink), nullptr) << text_of(all);
-}
-
-// Each of them reports what the whole NIC has carried.
-TEST(Explain, TwoRailsOfOneNicAreOneLink) {
-  std::vector<HostTimes> hosts = times_of(MadeUpJob(4));
-  for (HostTimes& host : hosts) {
-    host.rails.resize(2, host.rails[0]);
-    for (RailTimes& rail : host.rails) rail.sent /= 2, rail.received /= 2;
-  }
-  const Explanation all = explain(hosts).value();
-  EXPECT_EQ(find(all, Cause::kForeignBulk), nullptr) << text_of(all);
-  ASSERT_NE(find(all, Cause::kFullLink), nullptr) << text_of(all);
-  EXPECT_THAT(find(all, Cause::kFullLink)->evidence, HasSubstr(" 0 % of that not this job's"));
 }
 
 // Neither of two hosts is the usual one, however unlike they are.
@@ -589,55 +490,6 @@ TEST(Explain, WhereStreamsWaitOnAGpuNothingIsSaidOfComputation) {
   }
 }
 
-TEST(Report, OfTwoRailsOnOneNicEachHasItsOwnPayload) {
-  auto [before, after] = MadeUpJob(3).reports()[0];
-  for (json* report : {&before, &after}) (*report)["rails"].push_back((*report)["rails"][0]);
-  before["rails"][1]["sent_bytes"] = 1000;
-  after["rails"][1]["sent_bytes"] = 1500;
-  after["rails"][1]["transports"] = {"local", "rdma"};
-  const Result<HostTimes> times = difference(before, after);
-  ASSERT_TRUE(times.ok()) << times.status().to_string();
-  ASSERT_EQ(times->rails.size(), 2u);
-  EXPECT_EQ(times->rails[1].sent, 500);
-  EXPECT_TRUE(times->rails[1].over_memory);
-  EXPECT_FALSE(times->rails[0].over_memory);
-}
-
-// The kernel's counts are of a connection, and a flow may go on over a new one.
-TEST(Report, OfAFlowThatWasResumedNothingIsMadeUp) {
-  auto [before, after] = MadeUpJob(3).reports()[0];
-  for (json* report : {&before, &after}) {
-    for (json& connection : (*report)["connections"]) connection["path"] = "10.0.0.1:1 -> 10.0.0.2:1";
-  }
-  EXPECT_EQ(difference(before, after)->connections.size(), 2u);
-  json& resumed = after["connections"][0];
-  resumed["path"] = "10.0.0.1:2 -> 10.0.0.2:1";
-  for (const char* count : {"segments", "resent", "acked_bytes", "busy_ns"}) resumed[count] = 0;
-  const Result<HostTimes> times = difference(before, after);
-  ASSERT_TRUE(times.ok()) << times.status().to_string();
-  EXPECT_EQ(times->connections.size(), 1u);
-}
-
-// A program may wait by one thread now and by another one then: their counts say nothing of each other.
-TEST(Report, OfTwoThreadsOfARankNoTimeIsMadeUp) {
-  const auto reports = MadeUpJob(3).reports();
-  const auto waiter_of = [&](const json& thread, double run_ns) {
-    json after = reports[0].second;
-    json& waiter = after["ranks"][0]["waiter"];
-    if (!thread.is_null()) waiter["thread"] = thread;
-    waiter["run_ns"] = waiter["run_ns"].get<double>() + run_ns;
-    const Result<HostTimes> times = difference(reports[0].first, after);
-    EXPECT_TRUE(times.ok()) << times.status().to_string();
-    return times.ok() ? times->ranks.at(0) : RankTimes{};
-  };
-  EXPECT_TRUE(waiter_of(nullptr, 0).run && waiter_of(nullptr, 0).runnable);
-  for (const double more : {-1e15, 3.6e12}) {
-    EXPECT_FALSE(waiter_of(7, more).run) << "of another thread, which has run for less or for hours";
-    EXPECT_FALSE(waiter_of(7, more).runnable);
-  }
-  EXPECT_FALSE(waiter_of(nullptr, -1e15).run) << "of a thread that took the number of another one";
-}
-
 TEST(Explain, SaysSoWhenThereIsNothingToCompare) {
   MadeUpJob job(3);
   job.seconds = job.iteration() / 100;
@@ -649,45 +501,6 @@ TEST(Explain, SaysSoWhenThereIsNothingToCompare) {
   }
   EXPECT_EQ(explain(hosts).status().code(), Code::kUnavailable);
   EXPECT_EQ(explain({}).status().code(), Code::kUnavailable);
-}
-
-TEST(Report, OfAHostThatLiesIsRefusedOrReadButNeverMore) {
-  MadeUpJob job(3);
-  const auto [before, after] = job.reports()[0];
-  const auto refused = [&](const char* key, const json& value) {
-    json lie = after;
-    lie[key] = value;
-    const Result<HostTimes> times = difference(before, lie);
-    return times.ok() ? "read" : times.status().what();
-  };
-  EXPECT_THAT(refused("iterations", 1), HasSubstr("'iterations' has shrunk"));
-  EXPECT_THAT(refused("at_ns", "soon"), HasSubstr("'at_ns' is no number"));
-  EXPECT_THAT(refused("at_ns", before["at_ns"]), HasSubstr("no time lies between"));
-  EXPECT_THAT(refused("ranks", 7), HasSubstr("'ranks' is no list"));
-  EXPECT_THAT(refused("host", std::string(10000, 'x')), HasSubstr("'host' is no text"));
-  EXPECT_THAT(refused("classes", json::array({{{"name", "urgent"}}})), HasSubstr("'classes' "));
-  EXPECT_THAT(refused("classes", json::array()), HasSubstr("'classes' is empty"));
-  EXPECT_THAT(refused("lanes", nullptr), HasSubstr("'lanes' "));
-  EXPECT_EQ(refused("connections", "the kernel does not tell"), "read");
-  // Anything anywhere.
-  std::mt19937_64 random(7);
-  const std::vector<json> lies{nullptr, -1, 1e300, "x", json::array(), json::object(), true, json::array({1, 2, 3})};
-  const json flat = after.flatten();
-  for (int round = 0; round < 2000; ++round) {
-    json changed = flat;
-    auto at = changed.begin();
-    std::advance(at, static_cast<std::ptrdiff_t>(random() % flat.size()));
-    *at = lies[random() % lies.size()];
-    json lie;
-    try {
-      lie = changed.unflatten();
-    } catch (const json::exception&) {
-      continue;
-    }
-    const Result<HostTimes> times = difference(before, lie);
-    if (times.ok()) (void)explain({*times});
-  }
-  EXPECT_FALSE(difference(json(), json()).ok());
 }
 
 }  // namespace

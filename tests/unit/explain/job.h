@@ -73,7 +73,6 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
   const auto ns = [&](double value) { return count(value * 1e9); };
   // Seven are enough for a host that has run for a while; counts do not begin at 0.
   const double n = static_cast<double>(static_cast<std::uint64_t>((time + 7) / iteration())), t = n * iteration();
-  const double blocked = iteration() - total(host.rank);
   json classes = json::array(), connections = json::array();
   const std::string next = "h" + std::to_string((h + 1) % hosts.size());
   for (const char* name : {"urgent", "bulk"}) {
@@ -109,7 +108,7 @@ inline nlohmann::json MadeUpJob::report(std::size_t h, double time, std::mt19937
       {"operations", static_cast<std::uint64_t>(2 * operations * n)},
       {"wait_ns", ns(2 * operations * n * wait)},
       {"late_ns", 0},
-      {"blocked_ns", ns(host.stream_waits > 0 ? 0 : blocked * n)},
+      {"blocked_ns", ns(host.stream_waits > 0 ? 0 : (iteration() - total(host.rank)) * n)},
       {"stream_waits", count(host.stream_waits * n)},
       {"waiter",
        {{"thread", 100 + h}, {"run_ns", ns(host.rank.compute * n)}, {"runnable_ns", ns(host.rank.without_cpu * n)}}}};

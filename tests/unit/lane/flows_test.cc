@@ -151,7 +151,9 @@ TEST_F(FlowsTest, ThatAreResumedAreShownOverTheirNewConnection) {
   });
   const auto flows = metrics_.flows.all();
   EXPECT_EQ(flows.size(), kFlows);
-  EXPECT_EQ(std::ranges::find(flows, "10.0.0.1:9 -> 10.0.0.2:1", &ports::FlowReport::path)->cls, kUrgent);
+  const auto resumed = std::ranges::find(flows, "10.0.0.1:9 -> 10.0.0.2:1", &ports::FlowReport::path);
+  ASSERT_NE(resumed, flows.end());
+  EXPECT_EQ(resumed->cls, kUrgent);
 }
 
 TEST_F(FlowsTest, ThatCannotBeMadeAreNamedByTheirClasses) {
