@@ -54,11 +54,15 @@ class Daemons:
 
     def __enter__(self):
         self.folder = tempfile.mkdtemp(prefix="tl-e2e-")
-        self.write_fabric()
-        for name in self.names:
-            self.start(name)
-        for name in self.names:
-            self.wait_ready(name)
+        try:
+            self.write_fabric()
+            for name in self.names:
+                self.start(name)
+            for name in self.names:
+                self.wait_ready(name)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(self, *failure):
@@ -74,7 +78,7 @@ class Daemons:
                 child.kill()
                 child.wait()
         if failure[0] is not None:
-            for name in self.names:
+            for name in self.children:
                 print(f"--- log of {name}\n{self.log(name)[-3000:]}", file=sys.stderr)
         shutil.rmtree(self.folder)
 
