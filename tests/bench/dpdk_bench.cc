@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,6 +174,7 @@ Child start(const std::vector<std::string>& words, bool quiet = false) {
   if (pipe2(pipe, O_CLOEXEC) != 0) fail("no pipe");
   const pid_t pid = fork();
   if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // one that polls does not end by itself
     dup2(pipe[1], STDOUT_FILENO);
     const int null = ::open("/dev/null", O_RDWR);
     dup2(null, STDIN_FILENO);
