@@ -22,9 +22,11 @@ function(tl_module target folder)
     if(folder MATCHES "^(common/|daemon/engine|daemon/host|daemon/transport/datagram)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
-    # Not on the way of a tensor, and most of what there is to compile.
-    if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/orders|daemon/(config|control|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
+    # Not on the way of a tensor, and most of what there is to compile. Long messages of `control` are another matter under sanitizers.
+    if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/orders|daemon/(config|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
       target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
+    elseif(folder STREQUAL daemon/control)
+      target_compile_options(${target} PRIVATE -O1)
     endif()
   else()
     add_library(${target} INTERFACE)
