@@ -22,11 +22,11 @@ function(tl_module target folder)
     if(folder MATCHES "^(common/|daemon/engine|daemon/host|daemon/transport/datagram)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
-    # Not on the way of a tensor, and most of what there is to compile. Long messages of `control` are another matter under sanitizers.
-    if(folder MATCHES "^(monitor/|switch-config|tests/|simulator/orders|daemon/(config|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
-      target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
-    elseif(folder STREQUAL daemon/control)
+    # Not on the way of a tensor, and most of what there is to compile. Some of it computes long enough for an optimiser to pay under sanitizers, too.
+    if(folder MATCHES "^(tests/|simulator/orders|switch-config/deadlock|daemon/control)")
       target_compile_options(${target} PRIVATE -O1)
+    elseif(folder MATCHES "^(monitor/|switch-config|daemon/(config|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
+      target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -44,16 +44,20 @@ function(tl_label_needs label)
   add_dependencies(tests-${label} ${ARGN})
 endfunction()
 
-# A GoogleTest program: tl_test(NAME LABEL SOURCES... DEPENDS... PROGRAMS...). Registers the program with ctest under LABEL; PROGRAMS
-# are the targets that it starts.
+# A GoogleTest program: tl_test(NAME LABEL [COMPUTES] SOURCES... DEPENDS... PROGRAMS...). Registers the program with ctest under LABEL;
+# PROGRAMS are the targets that it starts. Unit tests are compiled without optimiser for the sanitizers, but for those that COMPUTE for long.
 function(tl_test name label)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPENDS;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(TEST "COMPUTES" "TIMEOUT" "SOURCES;DEPENDS;PROGRAMS" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
-  target_compile_options(${name} PRIVATE ${TENSORLANE_SOON_COMPILED})  # what is tested is in its modules
+  if(label STREQUAL unit AND NOT TEST_COMPUTES)
+    target_compile_options(${name} PRIVATE ${TENSORLANE_SOON_COMPILED})  # what is tested is in its modules
+  else()
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})

@@ -46,8 +46,14 @@ void settle_by_time(TestClock& clock, ports::Transport& transport) {
 void settle(TestClock& clock, Host& host) {
   ports::Transport& transport = *host;
   if (host.kind.wakes_by_time) return settle_by_time(clock, transport);
-  for (int i = 0; i < 1000 && readable(transport, 5); ++i) transport.poll(clock.now());
-  ASSERT_FALSE(readable(transport, 5));
+  // Once is enough: a timer that asks a silent peer again becomes due ever more rarely, and may be due right
+  // afterwards.
+  bool quiet = false;
+  for (int i = 0; i < 1000 && !quiet; ++i) {
+    quiet = !readable(transport, 5);
+    if (!quiet) transport.poll(clock.now());
+  }
+  ASSERT_TRUE(quiet);
 }
 
 TEST_P(Pressure, AReceiverThatStopsFillsTheSendersQueueAndNoMore) {
