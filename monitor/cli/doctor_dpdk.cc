@@ -372,8 +372,7 @@ class DpdkDoctor {
       add(wants || pci ? Severity::kError : Severity::kNote, place,
           wants ? "`eal` asks for huge pages, and the host has none"
                 : "the host has no huge pages: the daemon starts DPDK with --no-huge, its memory is in small pages, "
-                  "which "
-                  "costs time" +
+                  "which costs time" +
                       std::string(pci ? ", and not every driver of a PCI device takes them" : ""),
           reserve + (wants ? ", or put --no-huge in the place of what asks for them, for a test or a small host"
                            : ", or say --no-huge in `eal` for a test or a small host"));
