@@ -183,10 +183,14 @@ class Page final {
     }
   }
 
-  // What ranks of this host wait for: by training_rank, since "rank" is a class's. At most kMostRanks of all jobs.
+  // What ranks of this host wait for: by training_rank, since "rank" is a class's. At most kMostRanks of all jobs. A
+  // rank whose streams wait on a GPU has no time blocked: its threads go on, and how long the streams wait nobody
+  // measures.
   void add_job_ranks(std::vector<MetricFamily>& families) const {
     using Key = std::tuple<std::string, std::string, std::string>;
+    constexpr std::size_t kBlocked = 2;
     std::map<Key, std::array<double, 3>> sums;  // operations, seconds waited, seconds blocked
+    std::set<Key> streams_wait;
     std::map<std::pair<std::string, std::string>, double> iterations;
     double left_out = 0;
     std::size_t jobs = 0;
@@ -205,7 +209,8 @@ class Page final {
         }
         sums[key][0] += static_cast<double>(rank.operations.value());
         sums[key][1] += static_cast<double>(rank.wait_ns.value()) * 1e-9;
-        sums[key][2] += static_cast<double>(rank.blocked_ns.value()) * 1e-9;
+        sums[key][kBlocked] += static_cast<double>(rank.blocked_ns.value()) * 1e-9;
+        if (rank.stream_waits.value() > 0) streams_wait.insert(key);
       }
     }
     families.push_back(
@@ -217,10 +222,12 @@ class Page final {
          {"job_rank_wait_seconds_total",
           "From a rank's submission to completion, of all its operations: of two ranks "
           "the one that waits less was later"},
-         {"job_rank_blocked_seconds_total", "That a rank's threads were blocked in waits, as its process says"}}};
+         {"job_rank_blocked_seconds_total",
+          "That a rank's threads were blocked in waits, as its process says; none where streams of a GPU wait"}}};
     for (std::size_t row = 0; row < kRows.size(); ++row) {
       families.push_back(make(kRows[row][0], kRows[row][1], MetricType::Counter));
       for (const auto& [key, sum] : sums) {
+        if (row == kBlocked && streams_wait.contains(key)) continue;
         const auto& [name, user, rank] = key;
         add_value(families.back(), {{"training_job", name}, {"user", user}, {"training_rank", rank}}, sum[row]);
       }

@@ -141,7 +141,7 @@ def ranks():
     return [
         graph(
             "Iteration",
-            "How long an iteration takes, and for how much of it even the rank that waits least stands in the library: a faster network could save no more. "
+            "How long an iteration takes, and for how much of it even the rank that waits least stands in the library: a faster network could save no more (not known where streams of a GPU wait). "
             "Good: flat, and the second far below the first.",
             "s",
             Query(f"{iterations} ^ -1", "iteration"), Query(f"{iterations} ^ -1 * min({blocked})", "of it, exposed"), width=8,
@@ -154,7 +154,7 @@ def ranks():
         ),
         graph(
             "Blocked by rank",
-            "The share of its time that a rank stands in the library's waits; the most blocked. Good: low and alike; a slow rank is blocked less than those that wait for it.",
+            "The share of its time that a rank stands in the library's waits; the most blocked. Good: low and alike; a slow rank is blocked less than those that wait for it. Nothing is shown of ranks whose streams wait on a GPU.",
             "percentunit",
             Query(most(blocked, 10), rank), width=8, links=[TO_HOST],
         ),

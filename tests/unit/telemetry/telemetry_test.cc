@@ -345,6 +345,8 @@ TEST(Exporter, ShowsWhatRanksWaitFor) {
   job->ranks[3].operations.add(24);
   job->ranks[3].wait_ns.add(1'500'000'000);
   job->ranks[3].blocked_ns.add(250'000'000);
+  job->ranks[4].operations.add(5);
+  job->ranks[4].stream_waits.add(1);
   metrics.staging_limit_bytes.set(64);
   metrics.job_list.add(job);
   auto exporter = Exporter::create(two_classes(), metrics, {});
@@ -355,6 +357,13 @@ TEST(Exporter, ShowsWhatRanksWaitFor) {
   EXPECT_THAT(page, HasSubstr("tensorlane_job_rank_operations_total" + labels + "24"));
   EXPECT_THAT(page, HasSubstr("tensorlane_job_rank_wait_seconds_total" + labels + "1.5"));
   EXPECT_THAT(page, HasSubstr("tensorlane_job_rank_blocked_seconds_total" + labels + "0.25"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("tensorlane_job_rank_operations_total{training_job=\"train\",user=\"1000\",training_rank=\"4\"} 5"));
+  EXPECT_THAT(
+      page, Not(HasSubstr(
+                "tensorlane_job_rank_blocked_seconds_total{training_job=\"train\",user=\"1000\",training_rank=\"4\"}")))
+      << "its streams wait on a GPU: that its threads do not is no figure";
   EXPECT_THAT(page, Not(HasSubstr(fmt::format("training_rank=\"{}\"", kMostRanks))));
   EXPECT_THAT(page, HasSubstr(fmt::format("tensorlane_left_out_ranks {}", kMostRanks)));
   EXPECT_THAT(page, HasSubstr("tensorlane_staging_limit_bytes 64"));
