@@ -20,7 +20,7 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
-from daemons import BUILD, Daemons, expect, first_port, outputs  # noqa: E402
+from daemons import BUILD, Daemons, expect, first_port, outputs, wait_for  # noqa: E402
 
 WATCHED = {"metrics": "{address}:9400", "probe_marks": "1 s"}
 ALONE = {"spans": "off", "probe_marks": "off"}
@@ -116,10 +116,7 @@ def measure_once(draw, options):
             for daemons in (watched, alone):
                 send(daemons, signal.SIGCONT)
         # A run of few operations may be over before the first probes are answered.
-        deadline = time.monotonic() + 20
-        while not all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()):
-            expect(time.monotonic() < deadline, watched.status("h0")["marks"])
-            time.sleep(0.1)
+        wait_for(lambda: all(counts["kept"] > 0 for counts in watched.status("h0")["marks"]["classes"].values()), lambda: watched.status("h0")["marks"])
     return pairs
 
 

@@ -195,6 +195,15 @@ def expect(condition, message):
         raise AssertionError(message)
 
 
+def wait_for(condition, missing, seconds=20):
+    """The first answer of `condition` that counts as true. `missing` is said where there is none in time: a text, or what makes one then."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        expect(time.monotonic() < deadline, f"not within {seconds:.1f} s: {missing() if callable(missing) else missing}")
+        time.sleep(0.05)
+    return answer
+
+
 class StoppedThread:
     """with StoppedThread(pid, "lane"): the thread stands still, all others turn."""
 

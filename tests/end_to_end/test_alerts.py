@@ -13,7 +13,7 @@ import time
 import urllib.parse
 import urllib.request
 
-from daemons import BUILD, Daemons, expect, skip
+from daemons import BUILD, Daemons, expect, skip, wait_for
 from test_monitor import Prometheus
 
 ALERTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "monitor", "alerts")
@@ -98,19 +98,11 @@ class Watching(Prometheus):
         return found
 
 
-def wait_for(what, good, seconds):
-    deadline = time.monotonic() + seconds
-    while not good(answer := what()):
-        expect(time.monotonic() < deadline, f"Prometheus answers {answer}")
-        time.sleep(0.5)
-    return answer
-
-
 def check_healthy(prometheus):
     expect(len(prometheus.recorded) > 30, f"recording rules: {prometheus.recorded}")
     unhealthy = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"] if rule["health"] == "err"]
     expect(not unhealthy, f"rules that cannot be evaluated: {unhealthy}")
-    wait_for(prometheus.without_series, lambda missing: not missing, 30)
+    wait_for(lambda: not prometheus.without_series(), lambda: f"recording rules without series: {prometheus.without_series()}", 30)
     time.sleep(LOOK)
     expect(prometheus.without_series() == [], f"recording rules without series: {prometheus.without_series()}")
     fired = prometheus.fired(LOOK)
@@ -118,7 +110,10 @@ def check_healthy(prometheus):
 
 
 def check_killed(prometheus, host):
-    fired = wait_for(lambda: prometheus.fired(2), lambda alerts: AWAITED <= set(alerts), 20)
+    def all_fired():
+        alerts = prometheus.fired(2)
+        return alerts if AWAITED <= set(alerts) else None
+    fired = wait_for(all_fired, lambda: f"alerts after the kill: {prometheus.fired(2)}")
     expect(fired["TensorlaneDaemonDown"] == {host}, f"the daemon of {host} is down: {fired}")
     alerts = [alert for alert in prometheus.ask("alerts")["alerts"] if alert["labels"]["alertname"] == "TensorlaneDaemonDown"]
     expect(len(alerts) == 1 and host in alerts[0]["annotations"]["summary"] and FABRIC in alerts[0]["annotations"]["description"], f"what it says: {alerts}")

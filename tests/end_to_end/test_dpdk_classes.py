@@ -7,7 +7,7 @@ import collections
 import sys
 import time
 
-from daemons import Daemons, expect, outputs, require_namespaces, star
+from daemons import Daemons, expect, outputs, require_namespaces, star, wait_for
 from dpdk_lab import MESSAGE, PORT, Capture
 from lab_harness import Lab
 
@@ -41,10 +41,9 @@ def flood(daemons, host, index):
 
 def wait_for_jobs(daemons, count):
     """Until so many have registered what they send."""
-    deadline = time.monotonic() + 20
-    while sum(job["plan"] is not None and job["plan"]["tensors"] == 2 for job in daemons.status("h2")["jobs"]) < count:
-        expect(time.monotonic() < deadline, f"not all of {count} jobs run")
-        time.sleep(0.05)
+    def registered():
+        return sum(job["plan"] is not None and job["plan"]["tensors"] == 2 for job in daemons.status("h2")["jobs"])
+    wait_for(lambda: registered() >= count, f"not all of {count} jobs run")
 
 
 def name_of(packet):

@@ -4,9 +4,8 @@ host alone, and no longer when it has ended."""
 import json
 import os
 import subprocess
-import time
 
-from daemons import BIN, Daemons, Lab, expect, require_namespaces
+from daemons import BIN, Daemons, Lab, expect, require_namespaces, wait_for
 from lab_faults import rewrite
 from lab_harness import URGENT
 
@@ -30,26 +29,22 @@ def changed(daemons, host):
     return json.loads(done.stdout)["marks"]["changed"]
 
 
-def wait_for(daemons, expected, seconds=20):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        seen = {name: changed(daemons, name) for name in daemons.names}
-        if seen == expected:
-            return
-        time.sleep(0.3)
-    expect(seen == expected, f"{seen} instead of {expected}")
+def expect_soon(daemons, expected):
+    def seen():
+        return {name: changed(daemons, name) for name in daemons.names}
+    wait_for(lambda: seen() == expected, lambda: f"{seen()} instead of {expected}")
 
 
 def main():
     require_namespaces()
     with Lab(config=CONFIG, routed=True) as lab, Daemons(HOSTS, lab=lab, settings={"probe_marks": "1 s"}) as daemons:
         nothing = {name: [] for name in daemons.names}
-        wait_for(daemons, nothing)
+        expect_soon(daemons, nothing)
         to_h2 = [{"peer": "h2", "rail": 0, "class": "urgent", "arrived_dscp": 10}]
         with rewrite(lab, "leaf1", URGENT, 10, leaving="h2"):
-            wait_for(daemons, {"h0": to_h2, "h1": to_h2, "h2": []})
+            expect_soon(daemons, {"h0": to_h2, "h1": to_h2, "h2": []})
             expect("DSCP 43 of class urgent arrives at host h2 as 10" in daemons.log("h0"), daemons.log("h0"))
-        wait_for(daemons, nothing)
+        expect_soon(daemons, nothing)
 
 
 if __name__ == "__main__":

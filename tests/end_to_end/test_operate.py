@@ -7,17 +7,10 @@ import subprocess
 import sys
 import time
 
-from daemons import BIN, BUILD, Daemons, expect, outputs, skip
+from daemons import BIN, BUILD, Daemons, expect, outputs, skip, wait_for
 
 MESSAGE = os.path.join(BUILD, "tests", "message")
 GUEST = 64002
-
-
-def wait_for(what, condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        expect(time.monotonic() < deadline, f"never came: {what}")
-        time.sleep(0.05)
 
 
 def configuration(daemons, host):
@@ -34,7 +27,7 @@ def rewrite(daemons, host, change):
 def reload(daemons, host):
     before = daemons.log(host).count("reloaded")
     daemons.children[host].send_signal(signal.SIGHUP)
-    wait_for("the line that tells of the reload", lambda: daemons.log(host).count("reloaded") > before)
+    wait_for(lambda: daemons.log(host).count("reloaded") > before, "the line that tells of the reload")
     expect(daemons.children[host].poll() is None, "SIGHUP has ended the daemon")
     return [line for line in daemons.log(host).splitlines() if "reloaded" in line][-1]
 
@@ -47,7 +40,7 @@ def guest(daemons):
 def reloading(daemons):
     refused = guest(daemons)
     expect(refused.returncode != 0, f"a guest came in: {refused}")
-    wait_for("who was refused", lambda: re.search(rf"a process of user {GUEST} \(pid \d+\) was refused: this user may not use the daemon", daemons.log("h0")))
+    wait_for(lambda: re.search(rf"a process of user {GUEST} \(pid \d+\) was refused: this user may not use the daemon", daemons.log("h0")), "who was refused")
     rewrite(daemons, "h0", lambda text: text + f"users: [{GUEST}]\nlog_level: debug\nspin: 5 us\n")
     line = reload(daemons, "h0")
     expect(line.endswith("log_level and users changed; spin takes effect when the daemon is started again"), line)
@@ -65,17 +58,17 @@ def joining(daemons):
     expect(all(status == 0 for _, status in results), f"the job failed: {results}")
     for wanted in ("debug h0: job 'told': rank 0 has come (user 0, pid ", "2 ranks on 2 hosts (h0, h1), led by h0; here rank 0 (pid ", "its flows to 1 host go over tcp",
                    "job 'told' of user 0 is over on this host: "):
-        wait_for(wanted, lambda: wanted in daemons.log("h0"))
+        wait_for(lambda: wanted in daemons.log("h0"), wanted)
     expect(" 0 iterations" not in daemons.log("h0"), f"the job's end does not tell of its iterations")
 
 
 def wrong_secret(daemons):
     child = daemons.rank("guessed", 0, 2, "h0", [MESSAGE, "loop", "4096", "1", "0"])
-    wait_for("the first rank", lambda: "job 'guessed': rank 0 has come" in daemons.log("h0"))
+    wait_for(lambda: "job 'guessed': rank 0 has come" in daemons.log("h0"), "the first rank")
     second = daemons.rank("guessed", 1, 2, "h0", [MESSAGE, "loop", "4096", "1", "0"], env={"TENSORLANE_JOB_SECRET": "another"})
     text, status = outputs([second], 30)[0]
     expect(status != 0 and "another secret" in text, f"another secret did: {text}")
-    wait_for("who brought another secret", lambda: f"(pid {second.pid}) was refused: rank 1 brings another secret" in daemons.log("h0"))
+    wait_for(lambda: f"(pid {second.pid}) was refused: rank 1 brings another secret" in daemons.log("h0"), "who brought another secret")
     child.kill()
     child.wait()
 
@@ -103,7 +96,7 @@ def too_many_tensors(daemons):
     results = outputs(daemons.job("full", [os.path.join(BIN, "tensorlane-example-allreduce")], hosts=["h0"], per_host=2), 60)
     wanted = "1 needed, 1 of max_tensors = 1 in use; user 0 has 1 of them"
     expect(any(wanted in text for text, _ in results), f"what was refused: {results}")
-    wait_for("who was refused", lambda: re.search(r"user 0 \(pid \d+\) was refused: .*" + re.escape(wanted), daemons.log("h0")))
+    wait_for(lambda: re.search(r"user 0 \(pid \d+\) was refused: .*" + re.escape(wanted), daemons.log("h0")), "who was refused")
     rewrite(daemons, "h0", lambda text: text.replace("max_tensors: 1\nusers_guaranteed: 0\n", ""))
     reload(daemons, "h0")
 

@@ -10,9 +10,8 @@ import stat
 import struct
 import subprocess
 import sys
-import time
 
-from daemons import BIN, BUILD, Daemons, expect, outputs
+from daemons import BIN, BUILD, Daemons, expect, outputs, wait_for
 
 MESSAGE = f"{BUILD}/tests/message"
 OVERTAKE = f"{BUILD}/tests/overtake"
@@ -28,13 +27,6 @@ def replay(*files):
 
 def logs(daemons, job=""):
     return sorted(glob.glob(os.path.join(daemons.folder, f"{job}*.tllog")))
-
-
-def wait_for(what, condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        expect(time.monotonic() < deadline, f"{what} did not happen in {seconds} s")
-        time.sleep(0.05)
 
 
 def crc32c(data):
@@ -116,18 +108,17 @@ def main():
         ranks = daemons.job("aborted", [OVERTAKE, str(1 << 28), "65536", "50"])
         expect(ranks[0].stdout.readline().startswith("post "), "the job of two classes did not start")
         ranks[1].kill()
-        wait_for("the end of the job", lambda: all("job 'aborted' has failed" in daemons.log(name) for name in daemons.names))
+        wait_for(lambda: all("job 'aborted' has failed" in daemons.log(name) for name in daemons.names), "the end of the job")
         ranks[0].kill()
         for name in ("small", "large", "aborted"):
-            wait_for(f"the end of job {name}", lambda: len(logs(daemons, name)) == 2 and replay(*logs(daemons, name))[1]["logs"][0]["complete"]
-                     and replay(*logs(daemons, name))[1]["logs"][1]["complete"])
+            wait_for(lambda: len(logs(daemons, name)) == 2 and all(log["complete"] for log in replay(*logs(daemons, name))[1]["logs"]), f"the end of job {name}")
         all_logs = logs(daemons)
         expect(all(stat.S_IMODE(os.stat(path).st_mode) == 0o600 for path in all_logs), "others may read the logs")
         replayed = expect_equal(all_logs, complete=True)
         # A daemon that is killed leaves a log to its last tenth of a second.
         ranks = daemons.job("killed", [MESSAGE, "loop", "1048576", "30", "0.5"])
         expect(ranks[0].stdout.readline() == "running\n", "the last job did not start")
-        wait_for("a log of the running job", lambda: all(os.stat(path).st_size > 20000 for path in logs(daemons, "killed")))
+        wait_for(lambda: all(os.stat(path).st_size > 20000 for path in logs(daemons, "killed")), "a log of the running job")
         os.kill(daemons.pid("h1"), signal.SIGKILL)
         outputs(ranks, 20)
         killed = expect_equal([path for path in logs(daemons, "killed") if "-h1-" in path], complete=False)[0]

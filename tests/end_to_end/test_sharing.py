@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from daemons import BIN, BUILD, Daemons, Lab, expect, outputs, require_namespaces
+from daemons import BIN, BUILD, Daemons, Lab, expect, outputs, require_namespaces, wait_for
 
 MESSAGE = f"{BUILD}/tests/message"
 MIB = 1 << 20
@@ -29,10 +29,7 @@ def rates(daemons):
 
 def wait_until_sending(daemons, jobs):
     """A job starts when all of its ranks have: on a busy machine, seconds after the other one."""
-    deadline = time.monotonic() + 20
-    while not all(counts(daemons).get((job, "urgent", "sent_bytes"), 0) > MIB for job in jobs):
-        expect(time.monotonic() < deadline, f"not all of {jobs} send")
-        time.sleep(0.1)
+    wait_for(lambda: all(counts(daemons).get((job, "urgent", "sent_bytes"), 0) > MIB for job in jobs), f"not all of {jobs} send")
 
 
 def finish(ranks):

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 
-from daemons import BUILD, Daemons, Lab, StoppedThread, expect, outputs, require_namespaces
+from daemons import BUILD, Daemons, Lab, StoppedThread, expect, outputs, require_namespaces, wait_for
 
 MESSAGE = f"{BUILD}/tests/message"
 DETECTION, LATE_AFTER, LATE_ERROR = 2.0, 3.0, 10.0
@@ -25,13 +25,6 @@ def start_job(daemons, running=True):
     return ranks
 
 
-def wait_for(condition, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        expect(time.monotonic() < deadline, f"not within {seconds} s: {what}")
-        time.sleep(0.1)
-
-
 def standing(daemons, name):
     return [s for job in daemons.status(name)["jobs"] for s in job["standing"]]
 
@@ -41,7 +34,7 @@ def expect_reported(daemons, since, flow, state="late"):
     for name in daemons.names:
         def shown():
             return any((s["from"], s["to"], s["state"]) == (*flow, state) for s in standing(daemons, name))
-        wait_for(shown, since + LATE_AFTER + SLACK - time.monotonic(), f"{name} shows {flow}: {standing(daemons, name)}\n{daemons.log(name)}")
+        wait_for(shown, lambda: f"{name} shows {flow}: {standing(daemons, name)}\n{daemons.log(name)}", since + LATE_AFTER + SLACK - time.monotonic())
     return time.monotonic() - since
 
 
@@ -55,7 +48,7 @@ def expect_logged(daemons, flow, at_least=1):
 def expect_heals(daemons, since):
     """Nothing stands any more, the job goes on with the right sums, and ends well."""
     for name in daemons.names:
-        wait_for(lambda: not standing(daemons, name), 10, f"{name} still shows {standing(daemons, name)}")
+        wait_for(lambda: not standing(daemons, name), lambda: f"{name} still shows {standing(daemons, name)}", 10)
         expect("moves again" in daemons.log(name), daemons.log(name))
     took = time.monotonic() - since
     daemons.ranks[0].terminate()
@@ -142,7 +135,7 @@ def not_reading():
             reported = expect_reported(daemons, since, ("h0", "h1"))
             expect_logged(daemons, ("h0", "h1"), at_least=0)  # the kernel of h1 may have taken all of them
             for name in daemons.names:  # lanes are looked at on their own
-                wait_for(lambda name=name: "a lane of host h1 has not turned for" in daemons.log(name), SLACK, f"{name} names no lane: {daemons.log(name)}")
+                wait_for(lambda: "a lane of host h1 has not turned for" in daemons.log(name), lambda: f"{name} names no lane: {daemons.log(name)}", SLACK)
         healed = expect_heals(daemons, time.monotonic())
     with Daemons(HOSTS, settings=SETTINGS) as daemons:
         ranks = start_job(daemons)
