@@ -42,8 +42,10 @@ void Credits::remove(Stream stream) {
   TL_ASSERT(state.used);
   count(stream, 0);
   Turn& turn = turns_[state.turn];
+  --turn.streams;
   turn.waiting.erase(stream);
-  if (--turn.streams == 0 && turn.queued) {
+  // Others of its job and class may have nothing to wait for.
+  if (turn.queued && turn.waiting.empty()) {
     active_[turn.slot].erase(state.turn);
     turn.queued = false;
   }

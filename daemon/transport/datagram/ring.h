@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/assert.h"
+
 namespace tensorlane::datagram {
 
 template <typename T>
@@ -14,12 +16,16 @@ class Ring {
   std::size_t size() const { return count_; }
   T& operator[](std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
   const T& operator[](std::size_t i) const { return items_[(first_ + i) & (items_.size() - 1)]; }
-  T& front() { return (*this)[0]; }
+  T& front() {
+    TL_ASSERT(count_ > 0);
+    return (*this)[0];
+  }
   void push_back(T item) {
     if (count_ == items_.size()) grow();
     (*this)[count_++] = std::move(item);
   }
   void pop_front() {
+    TL_ASSERT(count_ > 0);
     first_ = (first_ + 1) & (items_.size() - 1);
     --count_;
   }

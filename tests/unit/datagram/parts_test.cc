@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
@@ -261,6 +262,11 @@ TEST(Window, LossesThatAreNoneAreTakenBack) {
   EXPECT_GT(window.size(), small * 5 / 4);
 }
 
+struct Raised final : CreditHolder {
+  void credit_raised(Slot slot) override { raised.push_back(slot); }
+  std::vector<Slot> raised;
+};
+
 class Crediting : public ::testing::Test, public CreditHolder {
  protected:
   // The classes in which somebody may send more.
@@ -371,6 +377,76 @@ TEST_F(Crediting, WhoIsGoneHoldsNothing) {
   EXPECT_EQ(credits.outstanding(1), 0u);
   EXPECT_EQ(credits.add(JobId(3), 2, *this), first) << "its number is free";
   EXPECT_EQ(credits.credit(first), 1000u);
+}
+
+// Another one of the same job and class is there, and waits for nothing.
+TEST_F(Crediting, WhoIsGoneIsGivenNothingWhoeverRemains) {
+  for (const std::uint64_t wanted : {43'000u, 1'000'000u}) {  // a last quantum in part, and many
+    Credits all{options};
+    Raised gone;
+    const auto waits = all.add(JobId(1), 1, gone), rests = all.add(JobId(1), 1, *this);
+    all.wants(waits, wanted);
+    all.give(now);
+    ASSERT_EQ(all.credit(waits), 41'000u);
+    gone.raised.clear();
+    all.remove(waits);
+    all.give(now);
+    EXPECT_THAT(gone.raised, IsEmpty());
+    all.wants(rests, 5000);
+    all.give(now);
+    EXPECT_EQ(all.credit(rests), 5000u);
+  }
+}
+
+// Streams come and go, want more and receive, at random: nobody is given anything who has gone or wants nothing, what
+// counts as on its way is what was given, and in the end all that stay have all they want.
+TEST(Credits, HoldWhateverComesAndGoes) {
+  struct Holder final : CreditHolder {
+    void credit_raised(Slot) override { EXPECT_TRUE(there); }
+    bool there = false;
+    Slot slot = 0;
+    Credits::Stream stream = 0;
+    std::uint64_t wanted = 0, come = 0;
+  };
+  for (std::uint32_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    Credits credits({.window = Bytes(40'000), .unasked = Bytes(1000), .quantum = Bytes(10'000)});
+    std::vector<Holder> holders(12);
+    Time now{0};
+    for (int step = 0; step < 400; ++step) {
+      Holder& holder = holders[random() % holders.size()];
+      const std::uint32_t what = random() % 8;
+      if (!holder.there) {
+        holder = {};
+        holder.there = true;
+        holder.slot = static_cast<Slot>(random() % 3);
+        holder.stream = credits.add(JobId(1 + random() % 2), holder.slot, holder);
+      } else if (what == 0) {
+        credits.remove(holder.stream);
+        holder.there = false;
+      } else if (what < 4) {
+        credits.wants(holder.stream, holder.wanted += random() % 30'000);
+      } else {
+        const std::uint64_t may = std::min(holder.wanted, credits.credit(holder.stream));
+        holder.come += may > holder.come ? random() % (may - holder.come + 1) : 0;
+        credits.come(now, holder.stream, holder.come);
+      }
+      now = now + microseconds(random() % 2000);
+      if (random() % 2 == 0) credits.give(now);
+    }
+    const auto is_done = [&](const Holder& one) { return !one.there || one.come >= one.wanted; };
+    for (int rounds = 0; rounds < 1000 && !std::ranges::all_of(holders, is_done); ++rounds) {
+      now = now + microseconds(100);
+      credits.give(now);
+      for (Holder& one : holders) {
+        if (!one.there) continue;
+        one.come = std::max(one.come, std::min(one.wanted, credits.credit(one.stream)));
+        credits.come(now, one.stream, one.come);
+      }
+    }
+    EXPECT_TRUE(std::ranges::all_of(holders, is_done)) << "seed " << seed;
+    for (Slot slot = 0; slot < 3; ++slot) EXPECT_EQ(credits.outstanding(slot), 0u) << "seed " << seed;
+  }
 }
 
 }  // namespace
