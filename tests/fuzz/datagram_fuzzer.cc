@@ -2,8 +2,8 @@
 // association takes nothing but what its sink can have, keeps its own counts, and ends with an explained error when the
 // peer says what cannot be; what a stranger says changes a counter.
 //
-// Input: records: what it is, how long, and so many bytes. Of a packet of the peer the bytes are all but the
-// association's number and the version.
+// Input: a byte for the level of protection; then records: what it is, how long, and so many bytes. Of a packet of the
+// peer the bytes are all but the association's number and the version.
 #include <sodium.h>
 
 #include <array>
@@ -42,14 +42,13 @@ class Sink final : public ports::FrameSink {
   std::uint64_t whole_ = 0, reported_ = 0;
 };
 
-// Opens again what the peer closes.
 struct Owner final : AssociationOwner {
   void on_open(Slot) override {}
   void on_closed(Slot, const Status& cause) override { expect_explained(cause); }
   void on_credit() override {}
 };
 
-AssociationConfig config() {
+AssociationConfig config(DataProtection level) {
   AssociationConfig config;
   config.job = JobId(7);
   config.local = 1;
@@ -57,6 +56,8 @@ AssociationConfig config() {
   config.classes = 2;
   config.frames = 8;
   config.packets = 32;
+  config.level = level;
+  if (level != DataProtection::kNone) config.cipher = protect::Cipher::kChaCha20Poly1305;
   config.send_secret[0] = std::byte{1};
   config.receive_secret[0] = std::byte{2};
   return config;
@@ -93,9 +94,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   Credits credits({});
   Owner owner;
-  Association association(config(), credits, owner);
+  const auto level = static_cast<DataProtection>(input.take<std::uint8_t>() % 3);
+  const AssociationConfig of = config(level);
+  Association association(of, credits, owner);
   Time now(1000);
-  Seal peer(DataProtection::kNone, protect::Cipher::kNone, config().receive_secret);
+  Seal peer(of.level, of.cipher, of.receive_secret);
   const std::vector<std::byte> payload(5000);
   std::uint64_t tokens = 0;
   std::array<std::byte, kMostOfAPacket> out;

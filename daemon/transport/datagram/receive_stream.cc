@@ -8,6 +8,8 @@
 #include <functional>
 #include <utility>
 
+#include "common/base/assert.h"
+
 namespace tensorlane::datagram {
 namespace {
 
@@ -15,6 +17,9 @@ namespace {
 constexpr std::uint64_t kLeastHeld = 2048;
 // So many pieces more have room where there was none for another one.
 constexpr std::size_t kMoreHeld = 64;
+// Of a stream, with gaps between them: more than the packets that a peer may have on its way
+// (AssociationConfig::packets) are none that it has sent honestly, and each takes memory.
+constexpr std::size_t kMostPieces = 8192;
 
 }  // namespace
 
@@ -38,10 +43,15 @@ bool ReceiveStream::take(std::uint64_t offset, std::span<const std::byte> bytes,
   const std::uint64_t end = offset + bytes.size();
   if (end < offset || end > limit)
     return fail({Code::kCorrupt, fmt::format("bytes up to {} of a stream that may go to {}", end, limit)});
-  for (Range gap = come_.gap(std::max(offset, delivered_), end); gap.begin < gap.end; gap = come_.gap(gap.end, end)) {
+  for (std::uint64_t at = std::max(offset, delivered_); at < end;) {
+    const Range gap = come_.gap(at, end);
+    if (gap.begin >= gap.end) break;
     come_.add(gap);
     come_bytes_ += gap.length();
+    if (come_.ranges().size() > kMostPieces)
+      return fail({Code::kCorrupt, fmt::format("a stream in more than {} pieces", kMostPieces)});
     if (!place(gap, bytes.data() + (gap.begin - offset), sink) || !place_held(sink)) return false;
+    at = std::max(gap.end, delivered_);  // with the gap further frames may have come whole
   }
   // The header behind a frame may have waited for it, and more behind that.
   while (deliver(sink)) {
@@ -68,6 +78,7 @@ bool ReceiveStream::place(Range range, const std::byte* bytes, ports::FrameSink&
       if (header_bytes_ == header_.size() && !begin_frame(sink)) return false;
     } else {
       // Its header came whole; so what is new is of its payload.
+      TL_ASSERT(frame_ && range.begin >= frame_->payload.begin);
       placed = std::min(range.end, frame_->payload.end) - range.begin;
       if (!frame_->dropped) std::memcpy(frame_->landing.data() + (range.begin - frame_->payload.begin), bytes, placed);
     }

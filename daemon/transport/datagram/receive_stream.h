@@ -20,9 +20,10 @@ class ReceiveStream {
  public:
   // A piece of the stream that ends before `limit`, which is as far as the peer may send. The sink is called as
   // FrameSink says: a header when the frame before it has been delivered, a frame once it is whole. What came
-  // before is passed over. Bytes behind a frame that is under way are kept: so no more than what the peer may
-  // send. False: failure() says why, and nothing more may be given. kCorrupt: a header or checksum is wrong, or the
-  // piece reaches beyond the limit; or what the sink says.
+  // before is passed over. Bytes behind a frame that is under way are kept: no more than the peer may send, in at most
+  // 8192 pieces, of which each takes 2 KiB at least. False: failure() says why, and nothing more may be given.
+  // kCorrupt: a header or checksum is wrong, the piece reaches beyond the limit, or there are too many; or what the
+  // sink says.
   [[nodiscard]] bool take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit,
                           ports::FrameSink& sink);
 

@@ -76,5 +76,53 @@ TEST(ReceiveStream, FramesLandOneAfterTheOther) {
   }
 }
 
+// What is sent again is cut anew: a piece may overlap others at both ends, and frames that have been delivered.
+TEST(ReceiveStream, PiecesOverlapEachOther) {
+  for (std::uint32_t seed = 1; seed <= 1000; ++seed) {
+    std::mt19937 random(seed);
+    Frames sent;
+    for (int i = 0; i < 12; ++i) sent.add(random() % 3 == 0 ? 0 : random() % 200);
+    ReceiveStream stream;
+    OneAtATime sink;
+    const auto take = [&](std::uint64_t begin, std::uint64_t end) {
+      const std::vector<std::byte> piece(sent.bytes.data() + begin, sent.bytes.data() + end);  // of its own memory
+      return stream.take(begin, piece, kLimit, sink);
+    };
+    for (int i = 0; i < 60; ++i) {
+      const std::uint64_t begin = random() % sent.bytes.size();
+      const std::uint64_t end = std::min<std::uint64_t>(sent.bytes.size(), begin + 1 + random() % 400);
+      ASSERT_TRUE(take(begin, end)) << stream.failure().to_string() << ", seed " << seed;
+    }
+    ASSERT_TRUE(take(0, sent.bytes.size())) << stream.failure().to_string() << ", seed " << seed;
+    ASSERT_EQ(sink.payloads, sent.payloads) << "seed " << seed;
+    ASSERT_EQ(stream.come(), sent.bytes.size()) << "seed " << seed << ": each byte counts once";
+  }
+}
+
+// The first header was lost, the three behind it were overtaken and came late, and all are sent again in one packet.
+TEST(ReceiveStream, WhatIsSentAgainAsOneMayHaveComeInPart) {
+  Frames sent;
+  for (int i = 0; i < 4; ++i) sent.add(0);
+  constexpr std::uint64_t kHeader = protocol::kFrameHeaderBytes;
+  ReceiveStream stream;
+  OneAtATime sink;
+  ASSERT_TRUE(stream.take(kHeader, std::span(sent.bytes).subspan(kHeader, 2 * kHeader), kLimit, sink));
+  ASSERT_TRUE(stream.take(0, sent.bytes, kLimit, sink)) << stream.failure().to_string();
+  EXPECT_EQ(sink.sequences, (std::vector<std::uint64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(stream.come(), sent.bytes.size());
+}
+
+// A peer that says a byte of every two would have each kept for itself.
+TEST(ReceiveStream, CrumbsAreRefused) {
+  Frames sent;
+  sent.add(100'000);
+  ReceiveStream stream;
+  OneAtATime sink;
+  std::uint64_t at = protocol::kFrameHeaderBytes + 1;  // behind a header that never comes
+  while (at < sent.bytes.size() && stream.take(at, std::span(sent.bytes).subspan(at, 1), kLimit, sink)) at += 2;
+  EXPECT_EQ(stream.failure().code(), Code::kCorrupt);
+  EXPECT_LT(at, 20'000u);
+}
+
 }  // namespace
 }  // namespace tensorlane::datagram
