@@ -91,6 +91,8 @@ class NetworkPort final : public PacketPort {
     }
     for (std::size_t i = 0; i < taken_.size(); ++i) {
       Packet& packet = taken_[i];
+      counts_.received_packets += 1;
+      counts_.received_bytes += packet.payload.size();
       out[i] = {packet.payload, packet.from, packet.source_port, packet.tags.dscp, packet.tags.pcp, true, false};
     }
     return taken_.size();
@@ -120,6 +122,7 @@ class NetworkPort final : public PacketPort {
   void deliver(Packet packet) {
     const auto found = ports().find(packet.to);
     if (found == ports().end() || chance(faults_.lost)) return;
+    if (faults_.held != nullptr && (*faults_.held >> packet.tags.dscp & 1) != 0) return;
     found->second->interrupt();
     std::deque<Packet>& inbox = found->second->inbox_;
     if (inbox.size() >= kInbox) return;

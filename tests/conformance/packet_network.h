@@ -12,6 +12,7 @@ namespace tensorlane::conformance {
 struct NetworkFaults {
   double lost = 0, overtaken = 0, doubled = 0;  // shares of all packets
   std::uint64_t seed = 1;
+  std::shared_ptr<const std::uint64_t> held = {};  // a bit for each DSCP of which nothing arrives now
 };
 
 // A port with the first of the configuration's addresses, which no other port of this process has. One thread for all.

@@ -194,7 +194,7 @@ State Association::state_of(Time now, Slot slot) {
   if (asks) {
     // Often enough for a peer that answers not to be given up.
     const Duration after = times(channel).timeout() * (std::int64_t{1} << std::min(channel.says++, kMostBackoff));
-    channel.say_again = now + std::min(after, Duration(config_.give_up.value / 8));
+    channel.say_again = now + (config_.give_up ? std::min(after, Duration(config_.give_up->value / 8)) : after);
   }
   return {.phase = channel.phase, .heard = channel.phase_there, .slot = slot, .asks = asks};
 }
@@ -500,7 +500,7 @@ std::optional<Time> Association::deadline() const {
     at(channel.ask_again);
     at(channel.say_again);
   }
-  if (waits_since_ && !given_up_) at(*waits_since_ + config_.give_up);
+  if (waits_since_ && config_.give_up && !given_up_) at(*waits_since_ + *config_.give_up);
   return first;
 }
 
@@ -518,13 +518,13 @@ Status Association::on_time(Time now) {
     arm_ask(now, channel);
   }
   note_waiting(now);
-  if (given_up_ || !waits_since_ || now < *waits_since_ + config_.give_up) return {};
+  if (given_up_ || !config_.give_up || !waits_since_ || now < *waits_since_ + *config_.give_up) return {};
   given_up_ = true;
   const auto slot = static_cast<Slot>(std::countr_zero(waiting_));
   const Channel& channel = channels_[slot];
   return {Code::kTimedOut,
           fmt::format("no packet of the peer has come for {} ms, while class {} waits to {}",
-                      config_.give_up.value / 1'000'000, slot,
+                      config_.give_up->value / 1'000'000, slot,
                       !wants_answer(channel)   ? fmt::format("have {} bytes acknowledged", outstanding(slot))
                       : is_open(channel.phase) ? "be opened"
                                                : "be closed"),

@@ -38,7 +38,9 @@ struct AssociationConfig {
   std::size_t frames = 1024;            // of each class, until the peer has them
   std::size_t packets = 4096;           // of each class on their way
   Bytes unasked = kib(8);               // Credits::Options::unasked of the peer's port
-  Duration give_up = seconds(10);       // without a word of the peer, while something waits for one (law 21)
+  // Without a word of the peer, while something waits for one; none: never, as where strict priority may keep the class
+  // from saying anything (law 10).
+  std::optional<Duration> give_up = seconds(10);
   DataProtection level = DataProtection::kNone;
   protect::Cipher cipher = protect::Cipher::kNone;
   protect::Key send_secret{}, receive_secret{};

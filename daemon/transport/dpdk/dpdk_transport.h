@@ -27,7 +27,7 @@ struct DpdkConfig {
   // kControlClass and data classes from 0, each once, in the order of the port's queues: control first.
   std::vector<DpdkClass> classes;
   bool payload_crc = false;          // send a CRC32C with every payload; one that arrives is always checked
-  Duration detection = seconds(10);  // a peer that is silent for so long, while something waits for it, is gone
+  Duration detection = seconds(10);  // a peer that lets control frames wait for so long is gone
   DataProtection protection = DataProtection::kNone;
   std::uint8_t ciphers = 0;                     // protect::Ciphers to use; 0: what this host has
   Bytes credit_window = kib(96);                // of all peers on its way to this port: what the paths hold
@@ -37,9 +37,9 @@ struct DpdkConfig {
 // Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes everything without a call.
 //
 // Payloads are copied once into packets, and once out of them. A packet that is lost is sent again; a link that goes
-// down and comes back loses no flow. What ends one is a lost TCP connection, or a peer of which nothing came for the
-// detection time while something waited for it. A job that resumes lost flows does so over other transports; here such
-// a flow goes down at once.
+// down and comes back loses no flow. What ends one is a lost TCP connection, and of the control class also a peer of
+// which nothing came for the detection time while something waited for it. A job that resumes lost flows does so over
+// other transports; here such a flow goes down at once.
 //
 // Errors: kInvalidArgument (an address, or classes that are none, or queues that are not as many as classes),
 // kUnavailable (a TCP port in use), kResourceExhausted.

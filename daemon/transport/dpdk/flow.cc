@@ -36,8 +36,9 @@ datagram::AssociationConfig Flow::config_of(const ports::FlowKey& key, const Way
   config.packet_bytes = way.packet_bytes();
   config.window = context.share.window;
   config.packets = std::clamp<std::size_t>(2 * config.window.value / config.packet_bytes, 64, 4096);
-  config.unasked = kUnasked;
-  config.give_up = context.detection;
+  config.unasked = way.unasked();
+  // Bulk may be starved for as long as more urgent classes like; who is dead, heartbeats say (law 10).
+  config.give_up = key.cls == kControlClass ? std::optional(context.detection) : std::nullopt;
   config.level = secrets.level;
   config.cipher = secrets.cipher;
   config.send_secret = secrets.send;

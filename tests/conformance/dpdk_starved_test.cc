@@ -1,0 +1,55 @@
+// A class of which the network delivers nothing, as strict priority may have it: law 10.
+#include "dpdk_kinds.h"
+
+namespace tensorlane::conformance {
+namespace {
+
+class DpdkStarved : public ::testing::Test {
+ protected:
+  // The classes that nothing comes of from now on.
+  void starve(std::initializer_list<std::uint8_t> dscps) {
+    *held = 0;
+    for (const std::uint8_t dscp : dscps) *held |= std::uint64_t{1} << dscp;
+  }
+  // So many times the detection time, in steps in which both ends poll. Frames of another class go on.
+  void wait_detections(int count) {
+    for (int step = 0; step < 10 * count; ++step) {
+      pair.clock.skip(seconds(1));
+      pair.send(pair.a, pair.to_b(kUrgent), pattern(1000, 5));
+      run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
+    }
+  }
+
+  const std::shared_ptr<std::uint64_t> held = std::make_shared<std::uint64_t>(0);
+  Pair pair{dpdk_kind("starved", false, DataProtection::kNone, {.held = held})};
+};
+
+TEST_F(DpdkStarved, BulkWaitsForAsLongAsUrgentLikes) {
+  starve({27});
+  const auto payload = pattern(200'000, 9);
+  pair.send(pair.a, pair.to_b(kBulk), payload);
+  wait_detections(3);
+  EXPECT_TRUE(pair.a.sink->downs.empty()) << pair.a.sink->downs.front().second.to_string();
+  EXPECT_GT(pair.a.progress(pair.to_b(kBulk)).outstanding_bytes, 0u);
+  starve({});
+  const auto came = [&] {
+    return std::ranges::any_of(pair.b.sink->frames, [&](const auto& frame) { return frame.payload == payload; });
+  };
+  EXPECT_TRUE(pair.run_until(came));
+}
+
+TEST_F(DpdkStarved, AHostThatIsSilentInTheControlClassIsGone) {
+  starve({27, 51});
+  pair.a.send(pair.to_b(kControlClass), {.header = data_header(), .payload = {}, .token = 0});
+  pair.clock.skip(seconds(9));
+  run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
+  EXPECT_TRUE(pair.a.sink->downs.empty()) << pair.a.sink->downs.front().second.to_string();
+  pair.clock.skip(seconds(2));
+  ASSERT_TRUE(pair.run_until([&] { return !pair.a.sink->downs.empty(); }));
+  EXPECT_EQ(pair.a.sink->downs.front().first, pair.to_b(kControlClass));
+  EXPECT_EQ(pair.a.sink->downs.front().second.code(), Code::kUnavailable);
+  EXPECT_THAT(pair.a.sink->downs.front().second.to_string(), ::testing::HasSubstr("no packet of the peer has come"));
+}
+
+}  // namespace
+}  // namespace tensorlane::conformance
