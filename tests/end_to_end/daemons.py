@@ -32,7 +32,7 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name, "{address}" its address and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None, of_host=None, dpdk=()):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None, of_host=None, dpdk=(), ahead=None):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
@@ -40,6 +40,7 @@ class Daemons:
         self.network = network  # of loopback: others have their own
         self.rails = rails  # of each host; in a lab the first ones
         self.machines = machines  # by host: its `local` address
+        self.ahead = ahead or {}  # by host: seconds that its steady clocks, those of its ranks as well, are ahead of this process's
         self.descriptors = descriptors  # that a daemon may have open
         self.of_host = {name: dict(own) for name, own in (of_host or {}).items()}  # by name: settings of that host's own
         for name in dpdk:  # hosts with a packet port beside the kernel's: in a lab on the same NIC
@@ -123,7 +124,9 @@ class Daemons:
             file.write("\n".join(lines) + "\n")
 
     def on_host(self, name, command):
-        return self.lab.command(name, *command) if self.lab else list(command)
+        ahead = self.ahead.get(name, 0)
+        clocks = ["unshare", "--time", f"--monotonic={ahead}", f"--boottime={ahead}"] if ahead else []
+        return self.lab.command(name, *clocks, *command) if self.lab else [*clocks, *command]
 
     def start(self, name):
         settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings, **self.of_host.get(name, {})}

@@ -39,7 +39,7 @@ class Situation:
         self.by = chance.uniform(0.7, 1.5)
         self.before = (self.victim - 1) % 4
         self.job, self.settings, self.classes, self.policy = {}, {}, "greenfield", "strict"
-        self.also = set()
+        self.also, self.ahead = set(), {}
         getattr(self, name)()
         self.causes = [(self.cause, self.where)]
 
@@ -57,6 +57,11 @@ class Situation:
     def slow_input(self):
         self.job = {**LITTLE, "slow_rank": self.victim, "extra_input_ms": 40 * self.by}
         self.cause, self.where = "slow input", f"rank {self.victim} on host h{self.victim}"
+
+    def clock_off(self):
+        """The clock of one host is an hour ahead: the slow rank of another one is named as if it were not."""
+        self.slow_input()
+        self.ahead = {f"h{self.before}": 3600}
 
     def small_tensors(self):
         self.job = {"layers": 500, "bytes": 512, "compute_ms": 1}
@@ -129,7 +134,7 @@ class Two:
         self.settings = {key: value for part in self.parts for key, value in part.settings.items()}
         self.classes = next((part.classes for part in self.parts if part.classes != "greenfield"), "greenfield")
         self.policy = "fifo" if "fifo" in names else "strict"
-        self.also = set().union(*(part.also for part in self.parts))
+        self.also, self.ahead = set().union(*(part.also for part in self.parts)), {}
         self.causes = [cause for part in self.parts for cause in part.causes]
 
     def prepare(self, lab):
@@ -147,7 +152,7 @@ class Healthy:
         chance = random.Random(f"healthy {number}")
         self.name, self.also, self.causes = "healthy", {"computation"}, []
         self.job = {"layers": chance.randrange(2, 12), "bytes": 1 << chance.randrange(12, 19), "compute_ms": chance.choice([1, 3, 6, 12])}
-        self.settings, self.classes, self.policy = {}, "greenfield", "strict"
+        self.settings, self.classes, self.policy, self.ahead = {}, "greenfield", "strict", {}
 
     def prepare(self, lab):
         pass
@@ -181,7 +186,7 @@ def run(situation, seed):
     """Whether explain names the cause, or one of them, and what it says that is not so: what it is sure of, and where nothing is wrong what it finds likely, too."""
     with Lab(hosts=5, speed="100 Mbit/s", policy=situation.policy, routed=True) as lab:
         situation.prepare(lab)
-        with Daemons(4, lab=lab, settings=situation.settings, classes=situation.classes) as daemons:
+        with Daemons(4, lab=lab, settings=situation.settings, classes=situation.classes, ahead=situation.ahead) as daemons:
             ranks = daemons.job("train", [PYTHON, JOB, json.dumps({"seconds": 40, **situation.job})],
                                 env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so"), "PYTHONPATH": SOURCES})
             while not running(daemons):
@@ -208,7 +213,7 @@ def run(situation, seed):
     return right, wrong
 
 
-NAMES = ["compute_bound", "network_bound", "slow_computing", "slow_input", "small_tensors", "limit", "foreign_bulk", "fifo", "slow_link", "lossy_path", "small_window", "daemon_without_cpu"]
+NAMES = ["compute_bound", "network_bound", "slow_computing", "slow_input", "clock_off", "small_tensors", "limit", "foreign_bulk", "fifo", "slow_link", "lossy_path", "small_window", "daemon_without_cpu"]
 
 
 def main():
