@@ -1,6 +1,10 @@
 #include "daemon/transport/dpdk/exchange.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <cstring>
+#include <numeric>
 
 namespace tensorlane::dpdk {
 
@@ -24,8 +28,13 @@ Status WayExchange::accept(std::span<const std::byte> peer) {
 
 Status WayExchange::delay() const {
   if (!way_ || way_->reachable()) return {};
-  return {Code::kInProgress, "nobody answers for the address " + to_string(way_->peer()) + " on the link", "dpdk",
-          "look whether that host's daemon runs with `dpdk`, and at networks and gateways"};
+  const PortCounts& counts = port_.counts();
+  const auto dropped = std::accumulate(counts.dropped.begin(), counts.dropped.end(), std::uint64_t{0});
+  return {Code::kInProgress,
+          fmt::format("nobody answers for the address {} on the link (of all addresses, this port has asked {} times "
+                      "and answered {} times; it has dropped {} packets)",
+                      to_string(way_->peer()), counts.neighbour_questions, counts.neighbour_answers, dropped),
+          "dpdk", "look whether that host's daemon runs with `dpdk`, and at networks and gateways"};
 }
 
 }  // namespace tensorlane::dpdk

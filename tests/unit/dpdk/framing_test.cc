@@ -56,6 +56,14 @@ TEST(Framing, RefusesPeersThatCannotBe) {
   EXPECT_EQ(port.add_peer(ip("10.0.0.3")).status().code(), Code::kResourceExhausted);
   port.remove_peer(peer);
   EXPECT_TRUE(port.add_peer(ip("10.0.0.3")).ok());
+  // One host counts once, whatever flows go there.
+  const PeerId again = port.add_peer(ip("10.0.0.3")).value();
+  EXPECT_EQ(port.add_peer(ip("10.0.0.3")).value(), again);
+  port.remove_peer(again);
+  port.remove_peer(again);
+  EXPECT_EQ(port.add_peer(ip("10.0.0.2")).status().code(), Code::kResourceExhausted) << "one more has added it";
+  port.remove_peer(again);
+  EXPECT_TRUE(port.add_peer(ip("10.0.0.2")).ok());
   Framing dual(config(1), kMacA);
   EXPECT_THAT(dual.add_peer(ip("fd99::2")).status().to_string(), HasSubstr("no gateway"));
 }

@@ -51,7 +51,7 @@ class EthdevPort final : public PacketPort {
     release();
     rte_pktmbuf_free(discovery_);
     for (Queue& queue : queues_) {
-      rte_pktmbuf_free_bulk(queue.staged.data() + queue.begin, queue.end - queue.begin);
+      rte_pktmbuf_free_bulk(queue.staged.data(), queue.count);
       rte_pktmbuf_free(queue.open);
     }
   }
@@ -64,8 +64,8 @@ class EthdevPort final : public PacketPort {
 
   std::span<std::byte> room(std::size_t index) override {
     Queue& queue = queues_[index];
-    if (queue.end == kStaged) flush_queue(index);
-    if (queue.end == kStaged) return {};
+    if (queue.count == kStaged) flush_queue(index);
+    if (queue.count == kStaged) return {};
     if (queue.open == nullptr) queue.open = make_buffer();
     if (queue.open == nullptr) return {};
     return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_), config().mtu - kIpv4Bytes - kUdpBytes};
@@ -125,10 +125,15 @@ class EthdevPort final : public PacketPort {
   // What waits for the device, in order.
   struct Queue {
     std::array<rte_mbuf*, kStaged> staged{};
-    std::uint16_t begin = 0, end = 0;
+    std::uint16_t count = 0;
     rte_mbuf* open = nullptr;  // what room() has given
 
-    void stage(rte_mbuf* packet) { staged[end++] = packet; }
+    void stage(rte_mbuf* packet) { staged[count++] = packet; }
+    // Those in front are gone.
+    void forget(std::uint16_t gone) {
+      std::copy(staged.data() + gone, staged.data() + count, staged.data());
+      count = static_cast<std::uint16_t>(count - gone);
+    }
   };
 
   rte_mbuf* make_buffer() {
@@ -150,24 +155,27 @@ class EthdevPort final : public PacketPort {
   // How many packets of the queue the device has not taken.
   std::size_t flush_queue(std::size_t index) {
     Queue& queue = queues_[index];
-    const auto count = static_cast<std::uint16_t>(queue.end - queue.begin);
-    if (count == 0) return 0;
-    std::array<std::uint32_t, kStaged> bytes;  // the device frees what it takes
-    for (std::uint16_t i = 0; i < count; ++i) bytes[i] = queue.staged[queue.begin + i]->pkt_len;
-    std::uint16_t ready = count;
-    if (device_->transmit_checksums().ip || device_->transmit_checksums().udp)
-      ready = rte_eth_tx_prepare(id_, static_cast<std::uint16_t>(index), &queue.staged[queue.begin], count);
-    const std::uint16_t sent =
-        rte_eth_tx_burst(id_, static_cast<std::uint16_t>(index), &queue.staged[queue.begin], ready);
+    const auto number = static_cast<std::uint16_t>(index);
     PortCounts::Queue& counted = framing_.counts().sent[index];
-    counted.packets += sent;
-    for (std::uint16_t i = 0; i < sent; ++i) counted.bytes += bytes[i];
-    if (sent < count) ++counted.full;
-    // To the front, where there is room behind it.
-    std::copy(&queue.staged[queue.begin + sent], queue.staged.data() + queue.end, queue.staged.data());
-    queue.begin = 0;
-    queue.end = static_cast<std::uint16_t>(count - sent);
-    return queue.end;
+    while (queue.count > 0) {
+      std::array<std::uint32_t, kStaged> bytes;  // the device frees what it takes
+      for (std::uint16_t i = 0; i < queue.count; ++i) bytes[i] = queue.staged[i]->pkt_len;
+      std::uint16_t ready = queue.count;
+      if (device_->transmit_checksums().ip || device_->transmit_checksums().udp)
+        ready = rte_eth_tx_prepare(id_, number, queue.staged.data(), queue.count);
+      const std::uint16_t sent = rte_eth_tx_burst(id_, number, queue.staged.data(), ready);
+      counted.packets += sent;
+      for (std::uint16_t i = 0; i < sent; ++i) counted.bytes += bytes[i];
+      if (sent < ready) ++counted.full;
+      const bool refused = sent == ready && ready < queue.count;
+      queue.forget(sent);
+      if (!refused) break;
+      // The device will never take the first one, and what is behind it must not wait.
+      rte_pktmbuf_free(queue.staged[0]);
+      queue.forget(1);
+      ++counted.refused;
+    }
+    return queue.count;
   }
 
   // Whether `into` is filled, and the packet kept until the next receive().
@@ -203,7 +211,7 @@ class EthdevPort final : public PacketPort {
   void discover(Time now) {
     Queue& queue = queues_[0];
     std::size_t made = 0;
-    for (; made < kDiscoveryAtOnce && queue.end < kStaged; ++made) {
+    for (; made < kDiscoveryAtOnce && queue.count < kStaged; ++made) {
       if (discovery_ == nullptr) discovery_ = make_buffer();
       if (discovery_ == nullptr) break;
       const std::size_t bytes =

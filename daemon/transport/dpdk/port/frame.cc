@@ -118,11 +118,11 @@ class Parser {
     if (packet.size() < kUdpBytes || load16(packet.data() + 4) != packet.size()) return drop(Drop::kBadLength);
     if (load16(packet.data() + 2) != filter_.udp_port) return drop(Drop::kForeignPort);
     if (!notes_.udp_verified) {
-      const bool absent = load16(packet.data() + 6) == 0;
       const std::uint64_t pseudo =
           pseudo_header_sum(source, destination, kProtocolUdp, static_cast<std::uint32_t>(packet.size()));
-      // IPv4 may leave it out; IPv6 must not.
-      if (absent ? source.v6 : fold_sum(add_to_sum(pseudo, packet)) != 0xffff) return drop(Drop::kUdpChecksum);
+      // IPv4 may leave it out; no port of ours does, and it may be all that protects a payload.
+      const bool absent = load16(packet.data() + 6) == 0;
+      if (absent || fold_sum(add_to_sum(pseudo, packet)) != 0xffff) return drop(Drop::kUdpChecksum);
     }
     Received& received = result_.received;
     received.payload = packet.subspan(kUdpBytes);

@@ -50,9 +50,14 @@ Result<PeerId> Framing::add_peer(const IpAddress& address) {
   if (local == nullptr)
     return Status(Code::kInvalidArgument, "the host is outside of the port's networks, and there is no gateway",
                   to_string(address), "correct the prefix, or name a gateway");
+  if (const auto found = peer_of_.find(address); found != peer_of_.end()) {
+    ++peers_[found->second].users;
+    return PeerId(found->second);
+  }
   if (free_peers_.empty() && peers_.size() >= config_.max_peers)
-    return Status(Code::kResourceExhausted, fmt::format("the port has {} peers, and no more may be", config_.max_peers),
-                  to_string(address), "raise max_peers of the port");
+    return Status(Code::kResourceExhausted,
+                  fmt::format("the port sends to {} hosts, and to no more at a time", config_.max_peers),
+                  to_string(address), "run fewer jobs on it at a time, or spread them over rails");
   TL_ASSIGN_OR_RETURN(const Neighbours::Index neighbour, neighbours_.want(direct ? address : *local->gateway));
   auto index = static_cast<std::uint32_t>(peers_.size());
   if (free_peers_.empty()) {
@@ -61,12 +66,15 @@ Result<PeerId> Framing::add_peer(const IpAddress& address) {
     index = free_peers_.back();
     free_peers_.pop_back();
   }
-  peers_[index] = {address, local, neighbour};
+  peers_[index] = {address, local, neighbour, 1};
+  peer_of_.emplace(address, index);
   return PeerId(index);
 }
 
 void Framing::remove_peer(PeerId peer) {
   TL_ASSERT(peer.value < peers_.size() && peers_[peer.value].from != nullptr);
+  if (--peers_[peer.value].users > 0) return;
+  peer_of_.erase(peers_[peer.value].address);
   neighbours_.release(peers_[peer.value].neighbour);
   peers_[peer.value] = {};
   free_peers_.push_back(peer.value);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "common/base/token_bucket.h"
@@ -56,6 +57,7 @@ class Framing {
     IpAddress address;
     const LocalAddress* from = nullptr;  // null: the place is free
     Neighbours::Index neighbour = 0;
+    std::uint32_t users = 0;  // who have added it
   };
   static constexpr std::size_t kMaxAnswers = 32;
 
@@ -68,6 +70,7 @@ class Framing {
   Neighbours neighbours_;
   std::vector<Peer> peers_;
   std::vector<std::uint32_t> free_peers_;
+  std::unordered_map<IpAddress, std::uint32_t> peer_of_;
   TokenBucket answer_rate_;
   std::array<NeighbourMessage, kMaxAnswers> answers_;  // questions that are to be answered
   std::size_t answers_count_ = 0;

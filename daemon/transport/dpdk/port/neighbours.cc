@@ -36,7 +36,7 @@ Result<Neighbours::Index> Neighbours::want(const IpAddress& address) {
   }
   if (by_address_.size() >= limits_.entries)
     return Status(Code::kResourceExhausted, fmt::format("there are {} neighbours, and no more may be", limits_.entries),
-                  to_string(address), "raise max_peers of the port");
+                  to_string(address), "run fewer jobs on the port at a time, or spread them over rails");
   Index index = static_cast<Index>(entries_.size());
   if (free_.empty()) {
     entries_.emplace_back();

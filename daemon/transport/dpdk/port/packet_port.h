@@ -57,7 +57,7 @@ struct PortConfig {
   // keeps the packets of its class from filling the NIC (law 8).
   std::uint16_t queue_packets = 256, receive_packets = 1024;
   std::vector<StaticNeighbour> neighbours;
-  std::uint32_t max_peers = 4096;  // also of neighbours that are asked
+  std::uint32_t max_peers = 4096;  // hosts that are sent to; also of neighbours that are asked
   bool interrupts = false;         // ask the device for interrupts when packets arrive: wake_descriptors()
 };
 // Whether the values can be: ranges, families, a gateway inside of its prefix, no address twice. Error:
@@ -117,6 +117,7 @@ struct PortCounts {
     std::uint64_t packets = 0;  // that the device has taken
     std::uint64_t bytes = 0;    // of their frames, without the FCS
     std::uint64_t full = 0;     // times that the device took fewer than it was given
+    std::uint64_t refused = 0;  // packets that the device cannot send, whatever the time; they are dropped
   };
   std::array<Queue, kMaxTransmitQueues> sent;
   std::uint64_t received_packets = 0, received_bytes = 0;        // handed out; bytes of payload
@@ -158,8 +159,9 @@ class PacketPort {
   std::size_t max_payload(bool v6) const { return config().mtu - (v6 ? 48U : 28U); }
 
   // Looks for the way to a host, and asks the network for its MAC address in later calls of receive(). An address may
-  // be added several times. Errors: kInvalidArgument, it is no host's, or the port has no address of its family, or it
-  // is outside of all prefixes and there is no gateway; kResourceExhausted, max_peers.
+  // be added several times, counts once, and is removed as often. Errors: kInvalidArgument, it is no host's, or the
+  // port has no address of its family, or it is outside of all prefixes and there is no gateway; kResourceExhausted,
+  // max_peers.
   virtual Result<PeerId> add_peer(const IpAddress& address) = 0;
   virtual void remove_peer(PeerId peer) = 0;
   // Whether the MAC address behind that way is known. It stays known until a neighbour says another one.
