@@ -2,6 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +12,28 @@
 #include "daemon/ports/telemetry.h"
 
 namespace tensorlane::ports {
+
+// What the device and its driver count, under the driver's names for it, such as "rx_missed_errors" or
+// "rx_priority3_xoff_packets". Any thread.
+class DeviceCounters {
+ public:
+  using Values = std::vector<std::pair<std::string, std::uint64_t>>;
+  using Read = std::function<Values()>;  // of any thread; may take as long as the NIC's firmware does
+  // Null: the device has gone. Waits for a read() that is under way.
+  void set(Read read) {
+    const std::lock_guard lock(mutex_);
+    read_ = std::move(read);
+  }
+  // Empty where there is no device.
+  Values read() const {
+    const std::lock_guard lock(mutex_);
+    return read_ ? read_() : Values();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Read read_;
+};
 
 // Since the port was opened. Its lane writes the counts some times a second, never for a packet; any thread reads them.
 struct PortMetrics {
@@ -20,6 +45,7 @@ struct PortMetrics {
   struct Queue {
     Counter packets, bytes;  // that the device has taken; of their frames
     Counter full;            // times that it took fewer than it was given
+    Counter refused;         // packets that it cannot send, and that were dropped
   };
   // Of flows that are up and of those that have ended.
   struct Datagrams {
@@ -44,6 +70,7 @@ struct PortMetrics {
   Counter busy_ns;                                      // of it, turns of the lane that had packets
   Counter busy_permille;                                // the same of the last second
   Datagrams datagrams;
+  DeviceCounters device_counters;
 };
 
 }  // namespace tensorlane::ports

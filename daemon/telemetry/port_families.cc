@@ -40,6 +40,13 @@ class Families {
         add({{"rail", rail}, {"reason", port.drop_reasons[i]}}, static_cast<double>(port.drops[i].value()));
     });
   }
+  void device_counters(const char* name, const char* help) {
+    begin(name, help);
+    visit([&](const std::string& rail, const Port& port) {
+      for (const auto& [counter, value] : port.device_counters.read())
+        add({{"rail", rail}, {"counter", counter}}, static_cast<double>(value));
+    });
+  }
   std::vector<MetricFamily> take() { return std::move(families_); }
 
  private:
@@ -94,11 +101,14 @@ std::vector<MetricFamily> port_families(const ExporterConfig& config) {
   families.each_queue("bytes_total", "Bytes of their frames", &Port::Queue::bytes);
   families.each_queue("queue_full_total", "Times that the device took fewer packets than it was given",
                       &Port::Queue::full);
+  families.each_queue("refused_packets_total", "Packets that the device cannot send, and that were dropped",
+                      &Port::Queue::refused);
   families.each_port("received_packets_total", "Packets that were handed to flows",
                      [](const Port& port) { return port.received_packets.value(); });
   families.each_port("received_bytes_total", "Bytes of their payload",
                      [](const Port& port) { return port.received_bytes.value(); });
   families.drops("drops_total", "Packets that arrived and were dropped");
+  families.device_counters("device_total", "What the device and its driver have counted, under the driver's names");
   families.each_port("no_buffer_total", "Times that there was no packet buffer to send with",
                      [](const Port& port) { return port.no_memory.value(); });
   families.each_port("neighbour_questions_total", "Questions for the MAC address of a neighbour",

@@ -176,12 +176,15 @@ nlohmann::json LaneStatus::port_status(const ports::PortMetrics& port) const {
     queues.push_back({{"class", class_name(cls)},
                       {"sent_packets", queue.packets.value()},
                       {"sent_bytes", queue.bytes.value()},
-                      {"full", queue.full.value()}});
+                      {"full", queue.full.value()},
+                      {"refused", queue.refused.value()}});
   };
   add(kControlClass);
   for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) add(ClassId(static_cast<std::uint8_t>(c)));
   nlohmann::json drops = nlohmann::json::object();
   for (std::size_t i = 0; i < port.drops.size(); ++i) drops[port.drop_reasons[i]] = port.drops[i].value();
+  nlohmann::json counters = nlohmann::json::object();
+  for (const auto& [name, value] : port.device_counters.read()) counters[name] = value;
   const ports::PortMetrics::Datagrams& datagrams = port.datagrams;
   return {{"device", port.device},
           {"mac", port.mac},
@@ -197,6 +200,7 @@ nlohmann::json LaneStatus::port_status(const ports::PortMetrics& port) const {
           {"no_memory", port.no_memory.value()},
           {"polled_seconds", static_cast<double>(port.polled_ns.value()) * 1e-9},
           {"busy_seconds", static_cast<double>(port.busy_ns.value()) * 1e-9},
+          {"device_counters", std::move(counters)},
           {"busy_share", static_cast<double>(port.busy_permille.value()) * 1e-3},
           {"datagrams",
            {{"lost", datagrams.lost.value()},

@@ -44,9 +44,11 @@ void print_port(const nlohmann::json& port) {
              speed == 0 ? "" : fmt::format(", {:.0f} Mbit/s", static_cast<double>(speed) * 1e-6),
              port.value("busy_share", 0.0) * 100);
   for (const auto& queue : port.value("queues", nlohmann::json::array())) {
-    fmt::print("      class {:<10} sent {} packets, {} bytes; its queue was full {} times\n", queue.value("class", "?"),
-               queue.value("sent_packets", std::uint64_t{0}), queue.value("sent_bytes", std::uint64_t{0}),
-               queue.value("full", std::uint64_t{0}));
+    const auto refused = queue.value("refused", std::uint64_t{0});
+    fmt::print("      class {:<10} sent {} packets, {} bytes; its queue was full {} times{}\n",
+               queue.value("class", "?"), queue.value("sent_packets", std::uint64_t{0}),
+               queue.value("sent_bytes", std::uint64_t{0}), queue.value("full", std::uint64_t{0}),
+               refused == 0 ? "" : fmt::format("; the device refused {} packets", refused));
   }
   fmt::print("      received {} packets, {} bytes; neighbours: asked {} times, answered {}\n",
              number("received_packets"), number("received_bytes"), number("neighbour_questions"),

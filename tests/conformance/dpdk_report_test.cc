@@ -61,7 +61,7 @@ TEST(DpdkReport, TheShareOfBusyTurnsIsThatOfTheLastSecond) {
     for (int i = 0; i < count; ++i) {
       now = now + tensorlane::milliseconds(1);
       report.turn(now, i % 10 < busy);
-      if (report.due(now)) report.publish(now, *port, {});
+      if (report.due(now)) report.publish(now, *port, {}, {});
     }
   };
   turns(1, 0);
@@ -72,7 +72,7 @@ TEST(DpdkReport, TheShareOfBusyTurnsIsThatOfTheLastSecond) {
   EXPECT_NEAR(static_cast<double>(metrics->busy_ns.value()), 330e6, 35e6);
   EXPECT_NEAR(static_cast<double>(metrics->polled_ns.value()), 3300e6, 110e6);
   const Time last = now;
-  report.publish(now, *port, {.packets_lost = 7});
+  report.publish(now, *port, {.packets_lost = 7}, {});
   EXPECT_EQ(metrics->datagrams.lost.value(), 7u);
   EXPECT_FALSE(report.due(last + tensorlane::milliseconds(99)));
   EXPECT_TRUE(report.due(last + tensorlane::milliseconds(100)));

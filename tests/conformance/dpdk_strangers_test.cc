@@ -3,6 +3,7 @@
 #include <random>
 
 #include "daemon/transport/datagram/packet.h"
+#include "daemon/transport/dpdk/port_report.h"
 #include "dpdk_setup.h"
 #include "packet_network.h"
 
@@ -26,13 +27,16 @@ std::unique_ptr<dpdk::PacketPort> open(std::size_t number) {
 
 // Hosts at addresses 1, 2, ...; more where one finds its TCP port in use.
 std::size_t opened = 0;
+std::shared_ptr<ports::PortMetrics> last_metrics;  // of the last one
 
 TransportKind kind() {
   TransportKind kind = tcp_ipv4();
   kind.told_by_peer = true;
   kind.make = [](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
-    return dpdk::make_dpdk_transport(dpdk_setup(options, data_port, DataProtection::kNone).transport, open(++opened),
-                                     owner);
+    dpdk::DpdkConfig config = dpdk_setup(options, data_port, DataProtection::kNone).transport;
+    auto port = open(++opened);
+    config.metrics = last_metrics = dpdk::make_port_metrics(*port);
+    return dpdk::make_dpdk_transport(config, std::move(port), owner);
   };
   return kind;
 }
@@ -67,7 +71,13 @@ TEST(DpdkStrangers, KeepNobodyFromResting) {
     return std::size_t{200};
   };
   // The host takes one turn to ask for interrupts, and one to rest.
+  const auto metrics = last_metrics;
   EXPECT_GT(rests(pair, *stranger, victim, 1000, noise), 250) << "random bytes";
+  pair.clock.skip(milliseconds(200));
+  pair.b->poll(pair.clock.now());
+  ASSERT_EQ(metrics->drop_reasons.back(), "unknown_flow");
+  EXPECT_NEAR(static_cast<double>(metrics->drops.back().value()), 4000.0, 10.0);
+  EXPECT_LT(metrics->received_packets.value(), 100u) << "what was of flows";
   const auto lie = [&](std::span<std::byte> room) {
     noise(room);
     const datagram::Head head{.association = static_cast<std::uint32_t>(random() % 3),

@@ -16,6 +16,7 @@ std::uint64_t count(Duration duration) {
 std::shared_ptr<ports::PortMetrics> make_port_metrics(const PacketPort& port) {
   std::vector<std::string> reasons;
   for (std::size_t i = 0; i < kDrops; ++i) reasons.emplace_back(drop_name(static_cast<Drop>(i)));
+  reasons.emplace_back("unknown_flow");
   return std::make_shared<ports::PortMetrics>(port.config().device, to_string(port.mac()), std::move(reasons));
 }
 
@@ -27,20 +28,23 @@ void PortReport::turn(Time now, bool worked) {
   last_turn_ = now;
 }
 
-void PortReport::publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows) {
+void PortReport::publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows,
+                         const Strangers& strangers) {
   next_ = now + kReportInterval;
   ports::PortMetrics& m = *metrics_;
   const PortCounts& counts = port.counts();
-  TL_ASSERT(classes_.size() <= counts.sent.size() && m.drops.size() == kDrops);
+  TL_ASSERT(classes_.size() <= counts.sent.size() && m.drops.size() == kDrops + 1);
   for (std::size_t i = 0; i < classes_.size(); ++i) {
     ports::PortMetrics::Queue& queue = m.sent[ports::metrics_slot(classes_[i])];
     queue.packets.set(counts.sent[i].packets);
     queue.bytes.set(counts.sent[i].bytes);
     queue.full.set(counts.sent[i].full);
+    queue.refused.set(counts.sent[i].refused);
   }
-  m.received_packets.set(counts.received_packets);
-  m.received_bytes.set(counts.received_bytes);
+  m.received_packets.set(counts.received_packets - strangers.packets);
+  m.received_bytes.set(counts.received_bytes - strangers.bytes);
   for (std::size_t i = 0; i < kDrops; ++i) m.drops[i].set(counts.dropped[i]);
+  m.drops[kDrops].set(strangers.packets);
   m.no_memory.set(counts.no_memory);
   m.neighbour_questions.set(counts.neighbour_questions);
   m.neighbour_answers.set(counts.neighbour_answers);

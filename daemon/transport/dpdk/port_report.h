@@ -30,7 +30,12 @@ class PortReport {
   void turn(Time now, bool worked);
   // Whether to publish().
   bool due(Time now) const { return metrics_ != nullptr && now >= next_; }
-  void publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows);
+  // `strangers`: of what the port has received, what was of no flow.
+  struct Strangers {
+    std::uint64_t packets = 0, bytes = 0;
+  };
+  void publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows,
+               const Strangers& strangers);
 
  private:
   std::shared_ptr<ports::PortMetrics> metrics_;

@@ -17,7 +17,7 @@ WHY = "daemon.yaml says `transport: tcp`"
 
 def port(**changes):
     return {"device": "0000:3b:00.0", "mac": "02:00:00:00:00:01", "link_up": True, "link_bits_per_second": 100_000_000_000, "link_changes": 1,
-            "queues": [{"class": "control", "sent_packets": 11, "sent_bytes": 12, "full": 0}, {"class": "urgent", "sent_packets": 21, "sent_bytes": 22, "full": 23}],
+            "queues": [{"class": "control", "sent_packets": 11, "sent_bytes": 12, "full": 0}, {"class": "urgent", "sent_packets": 21, "sent_bytes": 22, "full": 23, "refused": 24}],
             "received_packets": 31, "received_bytes": 32, "drops": {"ip_checksum": 0, "foreign_mac": 41, "unasked": 42}, "neighbour_questions": 51, "neighbour_answers": 52,
             "no_memory": 0, "polled_seconds": 9.0, "busy_seconds": 4.0, "busy_share": 0.125, "datagrams": {"lost": 61, "resent": 0, "marked": 62}, **changes}
 
@@ -39,7 +39,7 @@ def text(*rails):
 def main():
     shown = text(rail())
     for line in ("    port 0000:3b:00.0 02:00:00:00:00:01: link up, 100000 Mbit/s, polling was 12.5 % busy", "      class control    sent 11 packets, 12 bytes; its queue was full 0 times",
-                 "      class urgent     sent 21 packets, 22 bytes; its queue was full 23 times", "      received 31 packets, 32 bytes; neighbours: asked 51 times, answered 52",
+                 "      class urgent     sent 21 packets, 22 bytes; its queue was full 23 times; the device refused 24 packets", "      received 31 packets, 32 bytes; neighbours: asked 51 times, answered 52",
                  "      dropped: foreign_mac 41, unasked 42", "      packets of flows: lost 61, marked 62"):
         assert line in shown.splitlines(), (line, shown)
     assert "no packet buffer" not in shown and "no dpdk" not in shown, shown

@@ -196,6 +196,10 @@ TEST(Exporter, ShowsWhatPortsHaveDone) {
   port->sent[0].packets.set(11);
   port->sent[0].bytes.set(12);
   port->sent[1].full.set(13);
+  port->sent[1].refused.set(38);
+  port->device_counters.set([] {
+    return ports::DeviceCounters::Values{{"rx_missed_errors", 39}, {"rx_priority3_xoff_packets", 40}};
+  });
   port->sent[ports::kControlSlot].packets.set(14);
   port->received_packets.set(15);
   port->received_bytes.set(16);
@@ -225,6 +229,9 @@ TEST(Exporter, ShowsWhatPortsHaveDone) {
                            "packets_total{rail=\"1\",class=\"control\"} 14",
                            "bytes_total{rail=\"1\",class=\"urgent\"} 12",
                            "queue_full_total{rail=\"1\",class=\"bulk\"} 13",
+                           "refused_packets_total{rail=\"1\",class=\"bulk\"} 38",
+                           "device_total{rail=\"1\",counter=\"rx_missed_errors\"} 39",
+                           "device_total{rail=\"1\",counter=\"rx_priority3_xoff_packets\"} 40",
                            "received_packets_total{rail=\"1\"} 15",
                            "received_bytes_total{rail=\"1\"} 16",
                            "drops_total{rail=\"1\",reason=\"ip_checksum\"} 0",
