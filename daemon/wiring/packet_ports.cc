@@ -70,6 +70,9 @@ Result<std::vector<dpdk::StaticNeighbour>> neighbours(const config::DaemonConfig
   return all;
 }
 
+// Of a class in the NIC, whose queues need not be strict: no more than one operation (law 8).
+constexpr Bytes kQueueBytes = kib(256);
+
 // The smallest MTU of the host's links, within what a port may have.
 std::uint16_t mtu_of(const config::DaemonConfig& config) {
   std::uint32_t mtu = 0;
@@ -95,6 +98,7 @@ Result<dpdk::PortConfig> packet_port_config(const config::DaemonConfig& config, 
   for (std::size_t c = 0; c < config.data_classes(); ++c) add(config.fabric.classes.data[c]);
   if (config.dpdk.vlan >= 0) port.vlan = static_cast<std::uint16_t>(config.dpdk.vlan);
   port.mtu = mtu_of(config);
+  port.queue_packets = std::clamp<std::uint16_t>(static_cast<std::uint16_t>(kQueueBytes.value / port.mtu), 32, 256);
   TL_ASSIGN_OR_RETURN(port.neighbours, neighbours(config));
   const Status right = dpdk::check(port);
   if (!right.ok()) return wrong(config, right, right.fix());

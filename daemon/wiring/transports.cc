@@ -149,6 +149,10 @@ Result<std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>> dpdk_port(const confi
     return std::shared_ptr<std::unique_ptr<dpdk::PacketPort>>();
   }
   auto port = open_packet_port(config, rail);
+  if (port.ok() && config.on_lost_flow == config::DaemonConfig::OnLostFlow::kResume)
+    spdlog::warn(
+        "rail {}: flows over DPDK are not resumed when their TCP connection is lost, whatever `on_lost_flow` says",
+        rail.value);
   if (port.ok()) return std::make_shared<std::unique_ptr<dpdk::PacketPort>>(std::move(*port));
   if (config.transport == Choice::kDpdk) return port.status();
   spdlog::warn("flows of rail {} do not go over DPDK: {}", rail.value, port.status().to_string());

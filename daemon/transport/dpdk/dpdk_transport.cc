@@ -13,6 +13,17 @@ namespace {
 
 // Little, so that a class that has become urgent waits for little (tests/simulation/datagram/incast_test.cc).
 constexpr Bytes kCreditAtOnce = kib(8);
+// Of a device, that other threads are shown: more than any driver has for the queues of a port.
+constexpr std::size_t kMostCounters = 512;
+
+ports::DeviceCounters::Values read_counters(const PacketPort& port) {
+  ports::DeviceCounters::Values values;
+  for (DeviceCount& count : port.device_counts()) {
+    if (values.size() == kMostCounters) break;
+    values.emplace_back(std::move(count.name), count.value);
+  }
+  return values;
+}
 
 }  // namespace
 
@@ -57,6 +68,8 @@ Status DpdkTransport::open(const DpdkConfig& config) {
   std::vector<ClassId> of_queues;
   for (const DpdkClass& c : config.classes) of_queues.push_back(c.tag.cls);
   report_.open(config.metrics, std::move(of_queues));
+  metrics_ = config.metrics;
+  if (metrics_ != nullptr) metrics_->device_counters.set([port = port_.get()] { return read_counters(*port); });
   for (const int fd : port_->wake_descriptors()) {
     wake_marks_.push_back(std::make_unique<handshake::Watched>(handshake::Watched::Kind::kDevice));
     if (!connector_.watch(*wake_marks_.back(), fd, EPOLLIN, false))
@@ -64,6 +77,10 @@ Status DpdkTransport::open(const DpdkConfig& config) {
               "raise the limit of open files"};
   }
   return {};
+}
+
+DpdkTransport::~DpdkTransport() {
+  if (metrics_ != nullptr) metrics_->device_counters.set(nullptr);
 }
 
 // ---- what the lane asks for ----
@@ -128,7 +145,7 @@ std::size_t DpdkTransport::poll(Time now) {
   connector_.run_deadlines();
   handled += flows_.report();
   connector_.end();
-  rest_ = idle_.rest(now_, now_, packets_);
+  rest_ = idle_.rest(now_, packets_);
   // Handshakes are TCP, which wakes: before a flow there is nothing but questions for this host's address.
   if (rest_.value > 0 && flows_.empty() && settling_.empty()) rest_ = kRestWithoutFlows;
   if (report_.due(now_)) publish();
@@ -138,7 +155,7 @@ std::size_t DpdkTransport::poll(Time now) {
 void DpdkTransport::publish() {
   datagram::AssociationCounters packets = packets_ended_;
   flows_.each([&](const Flow& flow) { packets += flow.packets(); });
-  report_.publish(now_, *port_, packets);
+  report_.publish(now_, *port_, packets, strangers_);
 }
 
 void DpdkTransport::flush() {

@@ -19,9 +19,6 @@
 
 namespace tensorlane::dpdk {
 
-// What a flow may send before it has asked for credit, the same on all hosts: a short message with what is around it.
-inline constexpr Bytes kUnasked{4096 + 256};
-
 // What the flows of one class share. Outlives them.
 struct ClassShare {
   ports::ClassTag tag;

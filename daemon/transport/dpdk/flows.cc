@@ -14,6 +14,8 @@ constexpr std::uint8_t kStranger = 0xff;   // a packet of no flow
 constexpr std::size_t kPacketsInTurn = 8;  // sent of a flow, before others of its class have their turn
 constexpr std::size_t kPacketsPerClass = 64;
 constexpr Duration kLeastTimer = microseconds(50);
+// At most so many entries.
+constexpr std::size_t kTimersOfFlow = 4, kMoreTimers = 64;
 constexpr Duration kNotReachable = milliseconds(10);  // then a flow looks again whether its peer is
 
 }  // namespace
@@ -43,8 +45,9 @@ void DpdkTransport::on_given_up(const ports::FlowKey& key, Status cause) {
 // Either end waits until the link says who has the other one's address.
 void DpdkTransport::settle_exchanges() {
   std::erase_if(settling_, [&](const auto& entry) { return now_ > entry.second; });
-  const auto keys = settling_;  // a flow may come up in the call
-  for (const auto& [key, until] : keys) connector_.settle(key);
+  settling_now_.clear();
+  for (const auto& [key, until] : settling_) settling_now_.push_back(key);
+  for (const ports::FlowKey& key : settling_now_) connector_.settle(key);  // a flow may come up in the call
 }
 
 // ---- packets ----
@@ -59,6 +62,7 @@ void DpdkTransport::receive(std::size_t& handled) {
     const std::optional<datagram::Head> head = datagram::read_head(received_[i].payload);
     const bool known = head && numbers_.find(head->association) != nullptr;
     slots_[i] = known ? head->slot : kStranger;
+    if (!known) ++strangers_.packets, strangers_.bytes += received_[i].payload.size();
     if (known) left |= 1u << (head->slot == datagram::kAckSlot ? 0u : head->slot + 1u);
   }
   // Acknowledgements, which make room, before all.
@@ -98,7 +102,18 @@ void DpdkTransport::set_timer(Flow& flow) {
   // What is due and cannot go, because the device is full or the peer not reachable, is tried again.
   const Time at = std::max(*due, now_ + kLeastTimer);
   if (flow.timer && *flow.timer <= at) return;
+  add_timer(flow, at);
+}
+
+// Those that no longer count are sorted out when there are many.
+void DpdkTransport::add_timer(Flow& flow, Time at) {
   flow.timer = at;
+  if (timers_.size() > kTimersOfFlow * flows_.size() + kMoreTimers) {
+    while (!timers_.empty()) timers_.pop();
+    flows_.each([&](const Flow& one) {
+      if (one.timer && &one != &flow) timers_.push({*one.timer, one.number()});
+    });
+  }
   timers_.push({at, flow.number()});
 }
 
@@ -161,24 +176,25 @@ void DpdkTransport::write_acks() {
 
 // Flows in turn, as many packets as the device takes. How many.
 std::size_t DpdkTransport::write_class(ClassShare& share) {
-  std::size_t sent = 0;
-  while (!share.dirty.empty() && sent < kPacketsPerClass) {
-    Flow& flow = *share.dirty.front();
+  std::size_t sent = 0, done = 0;
+  for (bool full = false; done < share.dirty.size() && sent < kPacketsPerClass;) {
+    Flow& flow = *share.dirty[done];
     std::size_t bytes = 1;
     if (!flow.reachable()) {
       bytes = 0;
-      flow.timer = now_ + kNotReachable;
-      timers_.push({*flow.timer, flow.number()});
+      add_timer(flow, now_ + kNotReachable);
     }
     for (std::size_t turn = 0; bytes > 0 && turn < kPacketsInTurn; ++turn) {
       const std::span<std::byte> out = port_->room(share.queue);
-      if (out.empty()) return sent;
+      full = out.empty();
+      if (full) break;
       bytes = flow.make(now_, out);
       if (bytes == 0) break;
       port_->commit(share.queue, flow.path(), bytes);
       ++sent;
     }
-    share.dirty.erase(share.dirty.begin());
+    if (full) break;  // its turn is still its own
+    ++done;
     if (bytes > 0) {
       share.dirty.push_back(&flow);
     } else {
@@ -186,6 +202,7 @@ std::size_t DpdkTransport::write_class(ClassShare& share) {
     }
     set_timer(flow);
   }
+  share.dirty.erase(share.dirty.begin(), share.dirty.begin() + static_cast<std::ptrdiff_t>(done));
   return sent;
 }
 

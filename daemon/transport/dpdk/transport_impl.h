@@ -32,6 +32,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
  public:
   DpdkTransport(const handshake::Protection& protection, std::unique_ptr<PacketPort> port, const DpdkConfig& config,
                 ports::FlowOwner& owner);
+  ~DpdkTransport() override;
   Status open(const DpdkConfig& config);
 
   void add_job(const ports::JobCredentials& credentials) override;
@@ -64,6 +65,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void run_timers();
   void touched(Flow& flow);
   void set_timer(Flow& flow);
+  void add_timer(Flow& flow, Time at);
   void drop_old_timers();
   void write();
   void write_acks();
@@ -82,7 +84,8 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   handshake::ByClass<ClassShare> classes_;
   handshake::Connector connector_;
   handshake::FlowTable<Flow> flows_;
-  std::map<ports::FlowKey, Time> settling_;  // exchanges that may wait for the address of the peer, and until when
+  std::map<ports::FlowKey, Time> settling_;   // exchanges that may wait for the address of the peer, and until when
+  std::vector<ports::FlowKey> settling_now_;  // of one look; kept for its memory
 
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   // In one poll, so that the lane gets to act on them; and the slot of each.
@@ -95,6 +98,8 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   Time now_, next_look_;
   bool armed_ = false, interrupts_ = false;
   PortReport report_;
+  std::shared_ptr<ports::PortMetrics> metrics_;  // null: nobody wants to know
+  PortReport::Strangers strangers_;
   // Of flows that have ended.
   std::uint64_t payloads_dropped_ = 0;
   datagram::AssociationCounters packets_ended_;

@@ -53,6 +53,7 @@ Parameters Way::mine() const {
           .address = address.bytes,
           .packet_bytes = static_cast<std::uint16_t>(port_.max_payload(address.v6)),
           .udp_port = config.udp_port,
+          .unasked = static_cast<std::uint16_t>(kUnasked.value),
           .v6 = address.v6 ? std::uint8_t{1} : std::uint8_t{0}};
 }
 
@@ -75,6 +76,7 @@ Status Way::go(const Parameters& theirs, std::uint64_t hash) {
   has_peer_ = true;
   path_.source_port = flow_source_port(hash);
   remote_ = theirs.number;
+  unasked_ = Bytes(theirs.unasked);
   packet_bytes_ = std::min(theirs.packet_bytes, own.packet_bytes);
   return {};
 }

@@ -38,6 +38,9 @@ class FlowNumbers {
   std::vector<std::uint32_t> free_;  // numbers to be given
 };
 
+// What a flow may send before it has asked for credit: a short message with what is around it.
+inline constexpr Bytes kUnasked{4096 + 256};
+
 // What the handshake tells the other end. On the wire, little-endian.
 struct Parameters {
   std::uint32_t version = 0;  // of datagrams
@@ -45,8 +48,9 @@ struct Parameters {
   std::array<std::uint8_t, 16> address{};
   std::uint16_t packet_bytes = 0;  // of a UDP payload, at most
   std::uint16_t udp_port = 0;
+  std::uint16_t unasked = 0;  // bytes that a flow may send to it before it has asked for credit
   std::uint8_t v6 = 0;
-  std::array<std::uint8_t, 3> reserved{};
+  std::uint8_t reserved = 0;
 };
 static_assert(sizeof(Parameters) == 32 && std::has_unique_object_representations_v<Parameters>);
 
@@ -71,6 +75,7 @@ class Way {
   std::uint32_t number() const { return number_; }
   std::uint32_t remote() const { return remote_; }
   std::size_t packet_bytes() const { return packet_bytes_; }
+  Bytes unasked() const { return unasked_; }  // as the peer says
   const IpAddress& peer() const { return peer_; }
 
  private:
@@ -84,6 +89,7 @@ class Way {
   IpAddress peer_;
   std::uint32_t remote_ = 0;
   std::size_t packet_bytes_ = 0;
+  Bytes unasked_;
 };
 
 }  // namespace tensorlane::dpdk

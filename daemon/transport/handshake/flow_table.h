@@ -83,6 +83,7 @@ class FlowTable {
   }
   // None is up.
   bool empty() const { return flows_.empty(); }
+  std::size_t size() const { return flows_.size(); }
   // Nothing is left to report.
   bool quiet() const { return ended_.empty(); }
   // Tells the owner of what has ended. Returns how many flows have come up or ended since the last call.

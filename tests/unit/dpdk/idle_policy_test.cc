@@ -5,37 +5,38 @@
 namespace tensorlane::dpdk {
 namespace {
 
-const IdleLimits kLimits{.spin = microseconds(20), .first = microseconds(5), .longest = microseconds(80)};
+const IdleLimits kLimits{.spin = microseconds(20),
+                         .first = microseconds(5),
+                         .longest = microseconds(80),
+                         .calm = milliseconds(1),
+                         .deepest = microseconds(200)};
 
 TEST(IdlePolicy, SpinsThenRestsEverLonger) {
   IdlePolicy policy(kLimits);
   Time now(1000);
-  EXPECT_EQ(policy.rest(now, now, 1), Duration{});
-  for (int i = 1; i < 20; ++i)
-    EXPECT_EQ(policy.rest(now + microseconds(i - 1), now + microseconds(i), 0), Duration{}) << i;
+  EXPECT_EQ(policy.rest(now, 1), Duration{});
+  for (int i = 1; i < 20; ++i) EXPECT_EQ(policy.rest(now + microseconds(i), 0), Duration{}) << i;
   now = now + microseconds(20);
   for (const std::int64_t rest : {5, 10, 20, 40, 80, 80, 80}) {
-    EXPECT_EQ(policy.rest(now, now, 0), microseconds(rest));
+    EXPECT_EQ(policy.rest(now, 0), microseconds(rest));
     now = now + microseconds(rest);
   }
   EXPECT_TRUE(policy.may_block());
-  EXPECT_EQ(policy.rest(now, now, 3), Duration{});
+  EXPECT_EQ(policy.rest(now, 3), Duration{});
   EXPECT_FALSE(policy.may_block());
-  EXPECT_EQ(policy.rest(now, now + microseconds(1), 0), Duration{});
+  EXPECT_EQ(policy.rest(now + microseconds(1), 0), Duration{});
 }
 
-TEST(IdlePolicy, SaysHowMuchOfTheTimeWasBusy) {
+TEST(IdlePolicy, RestsDeeperWhereNothingHasComeForLong) {
   IdlePolicy policy(kLimits);
-  EXPECT_EQ(policy.take_busy_share(), 0);
-  policy.rest(Time(0), Time(1000), 5);
-  policy.rest(Time(1000), Time(3000), 0);
-  policy.rest(Time(3000), Time(4000), 1);
-  EXPECT_EQ(policy.busy(), Duration(2000));
-  EXPECT_EQ(policy.total(), Duration(4000));
-  EXPECT_DOUBLE_EQ(policy.take_busy_share(), 0.5);
-  policy.rest(Time(4000), Time(8000), 0);
-  EXPECT_DOUBLE_EQ(policy.take_busy_share(), 0);
-  EXPECT_DOUBLE_EQ(policy.take_busy_share(), 0);
+  policy.rest(Time(0), 1);
+  for (int i = 20; i < 1000; i += 80) EXPECT_LE(policy.rest(Time() + microseconds(i), 0), microseconds(80));
+  policy.rest(Time() + microseconds(1000), 0);
+  EXPECT_EQ(policy.rest(Time() + microseconds(1200), 0), microseconds(160));
+  EXPECT_EQ(policy.rest(Time() + microseconds(1400), 0), microseconds(200));
+  EXPECT_EQ(policy.rest(Time() + microseconds(1600), 0), microseconds(200));
+  EXPECT_EQ(policy.rest(Time() + microseconds(1800), 1), Duration{});
+  EXPECT_EQ(policy.rest(Time() + microseconds(1820), 0), microseconds(5)) << "a packet came";
 }
 
 }  // namespace

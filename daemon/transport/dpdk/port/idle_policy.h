@@ -2,7 +2,8 @@
 // also the delay that a packet can meet. Law 17: the host's cores belong to the training.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <optional>
 
 #include "common/base/units.h"
 
@@ -12,6 +13,9 @@ struct IdleLimits {
   Duration spin = microseconds(20);      // after the last packet, without a rest
   Duration first = microseconds(5);      // the first rest; each is twice as long as the one before
   Duration longest = microseconds(100);  // at least `first`
+  // After so long without a packet, as while a model computes, rests may be longer still: the first packet afterwards
+  // may wait so long, once.
+  Duration calm = milliseconds(100), deepest = microseconds(500);  // at least `longest`
 };
 
 // One owner thread. Pure: the times of polls are given.
@@ -21,22 +25,14 @@ class IdlePolicy {
 
   // A turn has ended that has found so many packets to receive or to send. How long to rest before the next one; 0: not
   // at all.
-  Duration rest(Time began, Time ended, std::size_t packets);
+  Duration rest(Time now, std::size_t packets);
   // Rests have reached the bound: a port with interrupts may arm them, and its owner sleep until one comes.
   bool may_block() const { return next_ >= limits_.longest; }
 
-  // Time since the first turn began, and how much of it turns have taken that found something.
-  Duration total() const { return total_; }
-  Duration busy() const { return busy_; }
-  // busy() / total() since the last call of this, from 0 to 1; 0 where no time has passed.
-  double take_busy_share();
-
  private:
   IdleLimits limits_;
-  bool started_ = false;
-  Time first_turn_, last_packet_;
-  Duration next_, total_, busy_;
-  Duration seen_total_, seen_busy_;
+  std::optional<Time> last_packet_;  // or the first turn
+  Duration next_;
 };
 
 }  // namespace tensorlane::dpdk
