@@ -34,6 +34,9 @@ struct Job {
 
 Job join_hosts(const std::vector<HostTimes>& hosts);
 
+// The lanes of the host's daemon are ready to run, without a CPU, for much of the time, and for longer than they run.
+bool lanes_lack_cpu(const HostTimes& host);
+
 void find_slow_ranks(const Job& job, std::vector<Finding>* findings);
 void find_short_cpus(const Job& job, std::vector<Finding>* findings);
 // While all ranks wait for the network.

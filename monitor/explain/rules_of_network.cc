@@ -187,9 +187,13 @@ void find_losses(const Job& job, const std::vector<PathTimes>& paths, std::vecto
     // A queue that overflows: of one class, or of a link that is slower than the hosts know.
     const bool overflows = all_queued && (lossy == 1 || urgent_share(job, classes).value_or(1) < kHeldUp);
     if (lossy == 0 || clean > 0 || overflows) continue;
-    findings->push_back({Cause::kLossyPath, lossy > 1 ? Confidence::kSure : Confidence::kPossible, job.exposed,
-                         name_of(pair),
-                         fmt::format("{:.2f} % of its segments were sent again", 100 * resent / segments),
+    // What nobody reads the kernel has to drop where it has no room left.
+    const auto to = std::ranges::find(*job.hosts, pair.second, &HostTimes::host);
+    const bool unread = to != job.hosts->end() && lanes_lack_cpu(*to);
+    findings->push_back({Cause::kLossyPath, lossy > 1 && !unread ? Confidence::kSure : Confidence::kPossible,
+                         job.exposed, name_of(pair),
+                         fmt::format("{:.2f} % of its segments were sent again{}", 100 * resent / segments,
+                                     unread ? ", which may be because the daemon there lacks a CPU to read them" : ""),
                          "look at the counters of errors and drops of the ports on the way, and at cables and optics"});
   }
 }

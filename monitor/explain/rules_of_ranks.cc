@@ -60,6 +60,11 @@ void find_slow_ranks(const Job& job, std::vector<Finding>* findings) {
   }
 }
 
+bool lanes_lack_cpu(const HostTimes& host) {
+  if (!host.lane_runnable || host.lanes <= 0) return false;
+  return *host.lane_runnable > kShortOfCpu * host.seconds * host.lanes && *host.lane_runnable > *host.lane_run;
+}
+
 void find_short_cpus(const Job& job, std::vector<Finding>* findings) {
   const double waits = job.median_of(&RankShare::runnable);
   if (job.worth(waits) && waits > kShortOfCpu * job.iteration) {
@@ -69,12 +74,11 @@ void find_short_cpus(const Job& job, std::vector<Finding>* findings) {
          "run fewer threads a host (OMP_NUM_THREADS), or use more cores"});
   }
   for (const HostTimes& host : *job.hosts) {
-    if (!host.lane_runnable || host.lanes <= 0) continue;
+    if (!lanes_lack_cpu(host)) continue;
     const double of_a_lane = host.seconds * host.lanes;
     const double runnable = *host.lane_runnable / of_a_lane, run = *host.lane_run / of_a_lane;
     const double cost = runnable * job.iteration;
-    const bool short_of_it = runnable > kShortOfCpu && runnable > run && job.worth(std::min(cost, job.exposed));
-    if (!short_of_it) continue;
+    if (!job.worth(std::min(cost, job.exposed))) continue;
     findings->push_back(
         {Cause::kDaemonNoCpu, runnable > 2 * kShortOfCpu ? Confidence::kSure : Confidence::kLikely,
          std::min(cost, job.exposed), fmt::format("the daemon of host {}", host.host),

@@ -199,6 +199,24 @@ TEST(Explain, NamesBothOfTwoCausesOrTheLarger) {
 }
 
 // Though what is only possible could cost more.
+// Its kernel drops what it has no room for.
+TEST(Explain, WhatADaemonWithoutACpuDoesNotReadIsNoCertainLossOfThePath) {
+  MadeUpJob job(4);
+  job.communication *= 2;
+  job.hosts[1].urgent.lost = job.hosts[1].bulk.lost = 0.01;
+  const Explanation before = explained(job);
+  const Finding* lossy = find(before, Cause::kLossyPath);
+  ASSERT_NE(lossy, nullptr) << text_of(before);
+  EXPECT_EQ(lossy->confidence, Confidence::kSure);
+  job.hosts[2].lane_without_cpu = 0.45;
+  const Explanation all = explained(job);
+  lossy = find(all, Cause::kLossyPath);
+  ASSERT_NE(lossy, nullptr) << text_of(all);
+  EXPECT_EQ(lossy->confidence, Confidence::kPossible);
+  EXPECT_THAT(lossy->evidence, ::testing::HasSubstr("the daemon there lacks a CPU"));
+  EXPECT_NE(find(all, Cause::kDaemonNoCpu), nullptr) << text_of(all);
+}
+
 TEST(Explain, TheSurestCauseComesFirstAndOfEquallySureOnesTheDearest) {
   std::mt19937_64 random(5);
   const std::vector<Situation> all_situations = situations();
