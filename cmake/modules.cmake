@@ -35,6 +35,17 @@ function(tl_module target folder)
   endif()
 endfunction()
 
+# The commands of a program, a file each with Arguments of its own, so not compiled together: all of them parse the same large headers, once. Not
+# for the sanitizers, whose builds see what a file forgets to include.
+function(tl_commands target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  target_compile_options(${target} PRIVATE -O1)
+  target_compile_definitions(${target} PRIVATE TENSORLANE_VERSION="${PROJECT_VERSION}")
+  if(NOT TENSORLANE_SANITIZE)
+    target_precompile_headers(${target} PRIVATE <CLI/CLI.hpp> <fmt/format.h> <nlohmann/json.hpp>)
+  endif()
+endfunction()
+
 # The target tests-LABEL builds what the tests of a label run: tl_label_needs(LABEL TARGETS...). tests/run builds only these in the
 # sanitizer builds. tl_test calls it for its own program.
 function(tl_label_needs label)
@@ -45,7 +56,8 @@ function(tl_label_needs label)
 endfunction()
 
 # A GoogleTest program: tl_test(NAME LABEL [COMPUTES] SOURCES... DEPENDS... PROGRAMS...). Registers the program with ctest under LABEL;
-# PROGRAMS are the targets that it starts. Unit tests are compiled without optimiser for the sanitizers, but for those that COMPUTE for long.
+# PROGRAMS are the targets that it starts. Unit tests are compiled without optimiser, which takes half of the time, but for those that COMPUTE
+# for long: what is tested is in modules.
 function(tl_test name label)
   cmake_parse_arguments(TEST "COMPUTES" "TIMEOUT" "SOURCES;DEPENDS;PROGRAMS" ${ARGN})
   if(NOT TEST_TIMEOUT)
@@ -54,7 +66,7 @@ function(tl_test name label)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
   if(label STREQUAL unit AND NOT TEST_COMPUTES)
-    target_compile_options(${name} PRIVATE ${TENSORLANE_SOON_COMPILED})  # what is tested is in its modules
+    target_compile_options(${name} PRIVATE -O0)
   else()
     target_compile_options(${name} PRIVATE -O1)
   endif()
