@@ -25,7 +25,7 @@ SIZE = 256 << 10
 MODES = ("random", "tags", "replay", "neighbours")
 BLOCK, REST, ROUNDS = 0.5, 0.1, 3  # seconds, seconds, of each mode
 SLOW = 20000  # frames a second: a tenth of a core
-MOST = 1.10
+MOST, MOST_MEDIAN = 1.10, 1.25  # the lower end of the interval, and the median, which a busy machine moves
 MOST_OF_A_CORE = 0.1  # that a daemon without a job takes, whatever it is sent
 
 
@@ -143,13 +143,15 @@ def main():
     for kind, of in times.items():
         print(f"{kind}: {statistics.median(of) * 1e3:.2f} ms an iteration", flush=True)
     print(f"{len(iterations)} iterations, all sums right", flush=True)
-    worst = 0.0
+    worst = []
     for kind in ("slow", "whole"):
         for base in ("peace", f"{kind} elsewhere"):
             middle, low, high = ratio(times[kind], times[base])
             print(f"{kind} flood to {base}: {middle:.3f} ({low:.3f} to {high:.3f})", flush=True)
-            worst = max(worst, low) if base != "peace" else worst  # the flood takes a processor of the job's, too, wherever it goes
-    expect(worst <= MOST, f"a flood makes an iteration at least {worst:.2f} times as long as one to another host")
+            # A whole flood takes a processor of the job's, too, wherever it goes.
+            if (low > MOST or middle > MOST_MEDIAN) and (kind, base) != ("whole", "peace"):
+                worst.append(f"a {kind} flood makes an iteration {middle:.2f} times ({low:.2f} to {high:.2f}) as long as {base}")
+    expect(not worst, "; ".join(worst))
 
 
 if __name__ == "__main__":
