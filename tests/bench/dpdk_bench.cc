@@ -3,7 +3,7 @@
 // long 4 KiB take one way. Over shared memory (memif), packet sockets on a cable of the kernel's (veth; root), and
 // packet sockets with a switch between them that loses 1 % of the packets. Checks what has arrived before it prints.
 //
-//   dpdk_bench [--quick] [--level none|authenticate|encrypt]
+//   dpdk_bench [--quick] [--level none|authenticate|encrypt] [--least SHARE]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -39,6 +40,7 @@ constexpr std::string_view kMark = "seconds:";  // before what an end has measur
 struct Options {
   bool quick = false;
   std::string level = "none";
+  double least = 0;  // of testpmd's goodput over packet sockets
   // Of a child.
   int end = -1;
   std::string device, mode;
@@ -264,7 +266,8 @@ double seconds_of_proof(DataProtection level, std::size_t bytes) {
   return since(begin) / (2 * kPackets);
 }
 
-void measure(const Options& options, const Cable& cable) {
+// Goodput as a share of testpmd's; nothing where that does not run.
+std::optional<double> measure(const Options& options, const Cable& cable) {
   const std::uint64_t operations = options.quick ? 400 : 4000, rounds = options.quick ? 500 : 5000;
   const int repeats = options.quick ? 1 : 3;
   std::vector<double> goodputs, peers;
@@ -288,6 +291,13 @@ void measure(const Options& options, const Cable& cable) {
              packet * 1e9);
   fmt::print("\n  4 KiB one way: median {:.1f} us, p99 {:.1f} us of {}\n", quantile(times, 0.5) * 1e6,
              quantile(times, 0.99) * 1e6, times.size());
+  std::fflush(stdout);
+  return peers.empty() ? std::nullopt : std::optional(goodput / quantile(peers, 0.5));
+}
+
+void expect_share(const Options& options, const std::optional<double>& share) {
+  if (share && *share < options.least)
+    fail(fmt::format("{:.2f} of dpdk-testpmd's goodput, and at least {:.2f} were asked for", *share, options.least));
 }
 
 bool run(const std::string& command) {
@@ -311,7 +321,8 @@ int bench_all(const Options& options) {
     return 0;
   }
   const auto sockets = [](const char* interface) { return fmt::format("net_af_packet0,iface={}", interface); };
-  measure(options, {"packet sockets (af_packet)", {sockets("tla"), sockets("tlb")}, "", kMac, 96});
+  expect_share(options,
+               measure(options, {"packet sockets (af_packet)", {sockets("tla"), sockets("tlb")}, "", kMac, 96}));
   const bool loses = run("ip link add tls type bridge && ip link set tls up && ip link add tlc index 4097 type veth "
                          "peer name tlcs && ip link add tld index 8193 address " +
                          kMac +
@@ -323,7 +334,9 @@ int bench_all(const Options& options) {
     fmt::print("packet sockets with loss: skipped, this kernel has no bridge or nft\n");
     return 0;
   }
-  measure(options, {"packet sockets, 1 % lost on the way", {sockets("tlc"), sockets("tld")}, "", kMac, 96});
+  expect_share(
+      options,
+      measure(options, {"packet sockets, 1 % lost on the way", {sockets("tlc"), sockets("tld")}, "", kMac, 96}));
   return 0;
 }
 
@@ -335,6 +348,7 @@ int main(int argc, char** argv) {
   CLI::App app("Flows over ports that a process drives itself, beside dpdk-testpmd", "dpdk_bench");
   app.footer("Example:\n  dpdk_bench --quick");
   app.add_flag("--quick", options.quick, "Less of everything");
+  app.add_option("--least", options.least, "Fail where packet sockets carry less than this share of what testpmd does");
   app.add_option("--level", options.level, "data_protection: none, authenticate or encrypt")->capture_default_str();
   app.add_option("--end", options.end)->group("");
   app.add_option("--device", options.device)->group("");
