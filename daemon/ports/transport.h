@@ -1,4 +1,4 @@
-// What a transport, which belongs to one NIC, offers to a lane. TCP, RDMA and local each are a folder of
+// What a transport, which belongs to one NIC, offers to a lane. TCP, RDMA, DPDK and local each are a folder of
 // daemon/transport that implements this, and mixed is one that chooses between them. CONTRIBUTING.md lists the steps
 // for another one.
 #pragma once

@@ -101,7 +101,7 @@ struct CountedHost final : ports::FlowOwner {
   std::unique_ptr<ports::Transport> transport;
 };
 
-// One of at most `rounds` of so many frames allocates nothing: what grows has grown by then.
+// Half of at most `rounds` rounds of so many frames allocate nothing: what grows has grown by then.
 void expect_no_allocations(const NetworkFaults& faults, std::uint16_t first_port, unsigned rounds) {
   CountedHost a(HostIndex(0), first_port, faults), b(HostIndex(1), static_cast<std::uint16_t>(first_port + 16), faults);
   TestClock clock;
@@ -125,17 +125,18 @@ void expect_no_allocations(const NetworkFaults& faults, std::uint16_t first_port
     ASSERT_GE(a.come + b.come, frames);
   };
   run(kWarm);
-  std::uint64_t allocations = 1;
-  for (unsigned round = 0; round < rounds && allocations > 0; ++round) {
+  unsigned free_rounds = 0;
+  for (unsigned round = 0; round < rounds && 2 * free_rounds < rounds; ++round) {
     const std::uint64_t frames = a.come + b.come, packets = UncountedPort::packets, before = counting::allocations();
     counting::count_allocations(CountedThreads::kAll);
     run(frames + kCounted);
     counting::count_allocations(CountedThreads::kNone);
-    allocations = counting::allocations() - before;
+    const std::uint64_t allocations = counting::allocations() - before;
+    free_rounds += allocations == 0 ? 1 : 0;
     std::cout << allocations << " allocations for " << a.come + b.come - frames << " frames in "
               << UncountedPort::packets - packets << " packets\n";
   }
-  EXPECT_EQ(allocations, 0u);
+  EXPECT_GE(2 * free_rounds, rounds);
 }
 
 TEST(DpdkAllocations, AFrameAllocatesNothing) {
@@ -144,7 +145,7 @@ TEST(DpdkAllocations, AFrameAllocatesNothing) {
 
 // What has come out of order is kept in tables whose length is a matter of luck: longer ones come ever more rarely.
 TEST(DpdkAllocations, NorWherePacketsAreLostAndOvertaken) {
-  expect_no_allocations({.lost = 0.01, .overtaken = 0.05, .doubled = 0.01}, 16200, 20);
+  expect_no_allocations({.lost = 0.01, .overtaken = 0.05, .doubled = 0.01}, 16200, 16);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 // Little, so that a class that has become urgent waits for little (tests/simulation/datagram/incast_test.cc).
 constexpr Bytes kCreditAtOnce = kib(8);
-// Of a device, that other threads are shown: more than any driver has for the queues of a port.
+// Of a device, that other threads are shown: drivers may have thousands.
 constexpr std::size_t kMostCounters = 512;
 
 ports::DeviceCounters::Values read_counters(const PacketPort& port) {

@@ -22,7 +22,7 @@ TEST_F(PortTest, BringsPayloadsOverSharedMemory) {
   ASSERT_TRUE(server && client);
   const PeerId peer = client->add_peer(ip("fd09::1")).value();
   ASSERT_TRUE(becomes_reachable(*client, peer, server.get()));
-  ASSERT_EQ(client->send(1, {peer, 50001}, std::array{bytes("shared")}), 1U);
+  ASSERT_EQ(send(*client, 1, {peer, 50001}, std::array{bytes("shared")}), 1U);
   const auto arrived = receive(*server, 1);
   ASSERT_EQ(arrived.size(), 1U);
   EXPECT_EQ(arrived[0].payload, "shared");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -39,6 +40,21 @@ inline PortConfig config(int host) {
 
 inline std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
+}
+
+// Copies payloads into packets and gives them to the device. How many it has taken, from the front.
+inline std::size_t send(PacketPort& port, std::size_t queue, const Path& path,
+                        std::span<const std::span<const std::byte>> payloads) {
+  std::size_t taken = 0;
+  for (const std::span<const std::byte> payload : payloads) {
+    const std::span<std::byte> room = port.room(queue);
+    if (room.size() < payload.size() || room.empty()) break;
+    std::ranges::copy(payload, room.begin());
+    if (!port.commit(queue, path, payload.size())) break;
+    ++taken;
+  }
+  port.flush();
+  return taken;
 }
 
 // Payloads that arrive within a time; until there are so many.

@@ -51,7 +51,7 @@ double of_port(PacketPort& port, PeerId peer) {
   burst.fill(bytes(payload));
   const std::uint64_t first = received_frames("tlb");
   const Time begin = now();
-  while (now() - begin < kTime) port.send(0, {peer, 50001}, burst);
+  while (now() - begin < kTime) send(port, 0, {peer, 50001}, burst);
   return million_per_second(received_frames("tlb") - first, now() - begin);
 }
 
@@ -86,7 +86,7 @@ TEST_F(PortTest, BringsPayloadsFromPortToPort) {
   std::uint64_t sent = 0, received = 0, wrong = 0;
   const Time begin = now();
   while (now() - begin < seconds(1)) {
-    sent += a->send(0, {peer, 50001}, burst);
+    sent += send(*a, 0, {peer, 50001}, burst);
     while (const std::size_t count = b->receive(now(), some)) {
       received += count;
       for (const Received& one : std::span(some).first(count))

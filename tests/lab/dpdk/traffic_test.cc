@@ -23,7 +23,7 @@ TEST_F(PortTest, EveryClassHasItsTagsOnTheWire) {
     Capture third("tlb");
     for (std::size_t queue = 0; queue < 3; ++queue) {
       const std::array payloads{bytes("first"), bytes("second"), bytes("")};
-      ASSERT_EQ(a->send(queue, {peer, 50001}, payloads), 3U);
+      ASSERT_EQ(send(*a, queue, {peer, 50001}, payloads), 3U);
       const auto arrived = receive(*b, 3);
       ASSERT_EQ(arrived.size(), 3U) << queue;
       EXPECT_EQ(arrived[0].payload, "first");
@@ -57,7 +57,7 @@ TEST_F(PortTest, AVlanIsApartFromOthers) {
   ASSERT_TRUE(a && b);
   const PeerId peer = a->add_peer(ip("10.9.0.2")).value();
   ASSERT_TRUE(becomes_reachable(*a, peer, b.get()));
-  ASSERT_EQ(a->send(1, {peer, 50001}, std::array{bytes("seven")}), 1U);
+  ASSERT_EQ(send(*a, 1, {peer, 50001}, std::array{bytes("seven")}), 1U);
   const auto arrived = receive(*b, 1);
   ASSERT_EQ(arrived.size(), 1U);
   EXPECT_EQ(arrived[0].packet.pcp, 4);
@@ -66,7 +66,7 @@ TEST_F(PortTest, AVlanIsApartFromOthers) {
   of_a.neighbours = {{ip("10.9.0.2"), b->mac()}};
   a = open(of_a);
   ASSERT_TRUE(a);
-  ASSERT_EQ(a->send(1, {a->add_peer(ip("10.9.0.2")).value(), 50001}, std::array{bytes("eight")}), 1U);
+  ASSERT_EQ(send(*a, 1, {a->add_peer(ip("10.9.0.2")).value(), 50001}, std::array{bytes("eight")}), 1U);
   EXPECT_TRUE(receive(*b, 1).empty());
   EXPECT_EQ(b->counts().drops(Drop::kForeignVlan), 1U);
 }
@@ -90,7 +90,7 @@ TEST_F(PortTest, TheKernelIsANeighbour) {
     ASSERT_TRUE(becomes_reachable(*a, peer)) << kernel_address;
     const std::string longest(a->max_payload(v6), 'x');
     for (const std::string& payload : {std::string("from the port"), longest, std::string("odd")}) {
-      ASSERT_EQ(a->send(0, {peer, 50001}, std::array{bytes(payload)}), 1U);
+      ASSERT_EQ(send(*a, 0, {peer, 50001}, std::array{bytes(payload)}), 1U);
       std::string received;
       for (int tries = 0; tries < 50 && received.empty(); ++tries) received = socket.receive();
       EXPECT_EQ(received, payload) << kernel_address;
@@ -159,7 +159,7 @@ TEST_F(PortTest, SaysWhatTheDeviceCountsAndTheLink) {
   ASSERT_TRUE(a && b);
   const PeerId peer = a->add_peer(ip("10.9.0.2")).value();
   ASSERT_TRUE(becomes_reachable(*a, peer, b.get()));
-  ASSERT_EQ(a->send(2, {peer, 50001}, std::array{bytes("x"), bytes("y")}), 2U);
+  ASSERT_EQ(send(*a, 2, {peer, 50001}, std::array{bytes("x"), bytes("y")}), 2U);
   std::uint64_t of_queue = 0;
   for (const DeviceCount& count : a->device_counts())
     if (count.name == "tx_q2_packets") of_queue = count.value;
@@ -204,7 +204,7 @@ TEST_F(PortTest, LongFrames) {
     const PeerId peer = a->add_peer(ip("fd09::2")).value();
     ASSERT_TRUE(becomes_reachable(*a, peer, b.get()));
     const std::string longest(a->max_payload(true), 'x');
-    ASSERT_EQ(a->send(0, {peer, 50001}, std::array{bytes(longest)}), 1U);
+    ASSERT_EQ(send(*a, 0, {peer, 50001}, std::array{bytes(longest)}), 1U);
     const auto arrived = receive(*b, 1);
     ASSERT_EQ(arrived.size(), 1U);
     EXPECT_EQ(arrived[0].payload, longest);

@@ -68,7 +68,7 @@ class EthdevPort final : public PacketPort {
     if (queue.count == kStaged) return {};
     if (queue.open == nullptr) queue.open = make_buffer();
     if (queue.open == nullptr) return {};
-    return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_), config().mtu - kIpv4Bytes - kUdpBytes};
+    return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_), max_payload(false)};
   }
 
   bool commit(std::size_t index, const Path& path, std::size_t bytes) override {

@@ -88,7 +88,7 @@ std::optional<std::uint16_t> Framing::tci(std::size_t queue) const {
 std::size_t Framing::write(std::size_t queue, const Path& path, std::byte* payload, std::size_t bytes,
                            ChecksumOffload offload) {
   const Peer& peer = peers_[path.peer.value];
-  TL_ASSERT(peer.from != nullptr && bytes + (peer.address.v6 ? 48U : 28U) <= config_.mtu);
+  TL_ASSERT(peer.from != nullptr && bytes + ip_udp_bytes(peer.address.v6) <= config_.mtu);
   const MacAddress* const to = neighbours_.mac(peer.neighbour);
   if (to == nullptr) return 0;
   const DatagramHeaders headers{.to = *to,

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace tensorlane::dpdk {
 namespace {
@@ -86,21 +85,6 @@ const char* drop_name(Drop drop) {
       "foreign_address", "foreign_port",  "bad_source", "fragment",      "bad_length",   "ip_checksum",
       "udp_checksum",    "bad_neighbour", "unasked",    "answer_limited"};
   return kNames[static_cast<std::size_t>(drop)];
-}
-
-std::size_t PacketPort::send(std::size_t queue, const Path& path,
-                             std::span<const std::span<const std::byte>> payloads) {
-  std::size_t taken = 0;
-  for (const std::span<const std::byte> payload : payloads) {
-    const std::span<std::byte> space = room(queue);
-    if (space.empty()) break;
-    TL_ASSERT(payload.size() <= space.size());
-    if (!payload.empty()) std::memcpy(space.data(), payload.data(), payload.size());
-    if (!commit(queue, path, payload.size())) break;
-    ++taken;
-  }
-  flush();
-  return taken;
 }
 
 }  // namespace tensorlane::dpdk

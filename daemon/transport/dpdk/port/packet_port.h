@@ -17,6 +17,10 @@
 
 namespace tensorlane::dpdk {
 
+// Of the headers before a payload.
+constexpr std::size_t ip_udp_bytes(bool v6) {
+  return v6 ? 48 : 28;
+}
 // One for each data class and one for control.
 inline constexpr std::size_t kMaxTransmitQueues = kMaxDataClasses + 1;
 inline constexpr std::size_t kMaxReceiveQueues = 16;
@@ -143,7 +147,7 @@ struct DeviceCount {
 };
 
 // One owner thread, except for device_counts(). Nothing is allocated by what a lane calls in its turns: reachable(),
-// room(), commit(), flush(), send() and receive().
+// room(), commit(), flush() and receive().
 class PacketPort {
  public:
   PacketPort() = default;
@@ -156,7 +160,7 @@ class PacketPort {
   virtual MacAddress mac() const = 0;
   std::size_t queues() const { return config().queues.size(); }
   // Bytes that fit into one packet to an address of that family.
-  std::size_t max_payload(bool v6) const { return config().mtu - (v6 ? 48U : 28U); }
+  std::size_t max_payload(bool v6) const { return config().mtu - ip_udp_bytes(v6); }
 
   // Looks for the way to a host, and asks the network for its MAC address in later calls of receive(). An address may
   // be added several times, counts once, and is removed as often. Errors: kInvalidArgument, it is no host's, or the
@@ -178,10 +182,6 @@ class PacketPort {
   // Gives the device what was committed, the most urgent queue first. How many packets it has not taken; they stay and
   // go with the next flush.
   virtual std::size_t flush() = 0;
-
-  // The same with payloads that lie elsewhere, which are copied: room(), commit() for each, then flush() of all. How
-  // many of them were taken, from the front; the rest is the caller's to try again.
-  std::size_t send(std::size_t queue, const Path& path, std::span<const std::span<const std::byte>> payloads);
 
   // Takes what has arrived, at most out.size() payloads and 256, and does what is due: questions and answers of ARP and
   // neighbour discovery, the state of the link. How many; their memory is the caller's until the next call of
