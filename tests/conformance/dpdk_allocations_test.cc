@@ -38,6 +38,15 @@ class UncountedPort final : public dpdk::PacketPort {
     ++packets;
     return inner_->commit(queue, path, bytes);
   }
+  bool commit(std::size_t queue, const dpdk::Path& path, dpdk::Parts parts) override {
+    const Pause pause;
+    ++packets;
+    return inner_->commit(queue, path, parts);
+  }
+  bool gathers() const override { return inner_->gathers(); }
+  std::uint64_t borrowed(std::size_t queue) const override { return inner_->borrowed(queue); }
+  std::uint64_t released(std::size_t queue) const override { return inner_->released(queue); }
+  void keep(std::size_t queue) override { inner_->keep(queue); }
   std::size_t flush() override {
     const Pause pause;
     return inner_->flush();

@@ -30,6 +30,20 @@ struct Packet {
   IpAddress from, to;
   std::uint16_t source_port = 0;
   dpdk::QueueTags tags;
+  // The rest of the payload: what was written into the room, and what is read elsewhere when the packet leaves.
+  struct Part {
+    std::vector<std::byte> written;
+    std::span<const std::byte> elsewhere;
+  };
+  std::vector<Part> behind;
+
+  void join() {
+    for (const Part& part : behind) {
+      payload.insert(payload.end(), part.written.begin(), part.written.end());
+      payload.insert(payload.end(), part.elsewhere.begin(), part.elsewhere.end());
+    }
+    behind.clear();
+  }
 };
 
 class NetworkPort;
@@ -76,10 +90,33 @@ class NetworkPort final : public PacketPort {
     counts_.sent[queue].packets += 1;
     return true;
   }
+  bool commit(std::size_t index, const Path& path, dpdk::Parts parts) override {
+    Queue& queue = queues_[index];
+    if (!commit(index, path, parts.front().size())) return false;
+    Packet& packet = queue.pending.back();
+    for (const std::span<const std::byte> part : parts.subspan(1)) {
+      const bool own = part.data() >= queue.room.data() && part.data() < queue.room.data() + queue.room.size();
+      own ? packet.behind.push_back({{part.begin(), part.end()}, {}}) : packet.behind.push_back({{}, part});
+    }
+    if (parts.size() > 1) ++queue.borrowed;
+    return true;
+  }
+  bool gathers() const override { return true; }
+  std::uint64_t borrowed(std::size_t queue) const override { return queues_[queue].borrowed; }
+  std::uint64_t released(std::size_t queue) const override { return queues_[queue].released; }
+  void keep(std::size_t index) override {
+    Queue& queue = queues_[index];
+    for (Packet& packet : queue.pending) packet.join();
+    queue.released = queue.borrowed;
+  }
   std::size_t flush() override {
     for (Queue& queue : queues_) {
-      for (Packet& packet : queue.pending) deliver(std::move(packet));
+      for (Packet& packet : queue.pending) {
+        packet.join();
+        deliver(std::move(packet));
+      }
       queue.pending.clear();
+      queue.released = queue.borrowed;
     }
     return 0;
   }
@@ -112,6 +149,7 @@ class NetworkPort final : public PacketPort {
   struct Queue {
     std::vector<std::byte> room;
     std::vector<Packet> pending;
+    std::uint64_t borrowed = 0, released = 0;
   };
   const IpAddress& address() const { return config_.addresses.front().address; }
   void interrupt() {

@@ -132,6 +132,7 @@ std::size_t DpdkTransport::poll(Time now) {
   std::size_t handled = flows_.report();
   report_.turn(now, packets_ > 0 && !armed_);
   packets_ = 0;
+  release(handled);
   receive(handled);
   run_timers();
   credits_.give(now);

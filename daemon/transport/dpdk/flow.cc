@@ -109,6 +109,12 @@ void Flow::on_sent(std::uint64_t token) {
   if (token != 0) sink_->on_sent(token);
 }
 
+void Flow::released(std::uint64_t packet, std::size_t& handled) {
+  if (stopped_) return;
+  association_.released(slot_, packet);
+  handled += std::exchange(handled_, 0);
+}
+
 // ---- receiving ----
 
 bool Flow::take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled) {

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/datagram/association.h"
+#include "daemon/transport/datagram/ring.h"
 #include "daemon/transport/dpdk/way.h"
 #include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/handshake/up_flow.h"
@@ -27,6 +28,12 @@ struct ClassShare {
   bool payload_crc = false;     // payloads carry one
   std::uint64_t in_flight = 0;  // bytes that peers do not have
   std::vector<Flow*> dirty;     // may have something to send, in turn
+  // Packets that are read where the payload lies, until the port has released so many, in order.
+  struct Borrowed {
+    std::uint32_t flow = 0;
+    std::uint64_t packet = 0, after = 0;
+  };
+  datagram::Ring<Borrowed> borrowed;
 };
 
 // One thread, the lane's. Callbacks may close the flow that they come from: nothing of it is delivered after that.
@@ -66,6 +73,16 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   const Status& failure() const { return failure_; }
   // The next packet with data, or with an acknowledgement: how long it is; 0: there is none.
   std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, slot_, out); }
+  // The same without a copy of the payload: parts, the first of them in `own`. Nothing of `packet` that borrows changes
+  // before released().
+  bool make(Time now, std::span<std::byte> own, datagram::Gathered* packet) {
+    return association_.make(now, slot_, own, packet);
+  }
+  // The packet of that number, and those before it, are read no more. Adds operations that are over to `handled`.
+  void released(std::uint64_t packet, std::size_t& handled);
+  // Packets read payloads that belong to the callers of send(), even if the flow has ended.
+  bool borrows() const { return association_.borrows(slot_); }
+  ClassShare& share() { return share_; }
   std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make(now, datagram::kAckSlot, out); }
   // When on_time() is due.
   std::optional<Time> deadline() const { return association_.deadline(); }

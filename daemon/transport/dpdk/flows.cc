@@ -174,6 +174,32 @@ void DpdkTransport::write_acks() {
   acks_.erase(acks_.begin(), acks_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
+// The next packet of a flow, in the room of its class. How long its payload is; 0: there is none.
+std::size_t DpdkTransport::make_packet(Flow& flow, std::span<std::byte> room) {
+  ClassShare& share = flow.share();
+  if (!port_->gathers()) {
+    const std::size_t bytes = flow.make(now_, room);
+    if (bytes > 0) port_->commit(share.queue, flow.path(), bytes);
+    return bytes;
+  }
+  datagram::Gathered packet;
+  if (!flow.make(now_, room, &packet)) return 0;
+  port_->commit(share.queue, flow.path(), Parts(packet.parts).first(packet.count));
+  if (packet.borrows) share.borrowed.push_back({flow.number(), packet.number, port_->borrowed(share.queue)});
+  return packet.bytes;
+}
+
+// What the device has read belongs to the callers of send() again.
+void DpdkTransport::release(std::size_t& handled) {
+  classes_.each([&](ClassShare& share) {
+    while (!share.borrowed.empty() && share.borrowed.front().after <= port_->released(share.queue)) {
+      const ClassShare::Borrowed one = share.borrowed.front();
+      share.borrowed.pop_front();
+      if (Flow* flow = numbers_.find(one.flow)) flow->released(one.packet, handled);
+    }
+  });
+}
+
 // Flows in turn, as many packets as the device takes. How many.
 std::size_t DpdkTransport::write_class(ClassShare& share) {
   std::size_t sent = 0, done = 0;
@@ -188,9 +214,8 @@ std::size_t DpdkTransport::write_class(ClassShare& share) {
       const std::span<std::byte> out = port_->room(share.queue);
       full = out.empty();
       if (full) break;
-      bytes = flow.make(now_, out);
+      bytes = make_packet(flow, out);
       if (bytes == 0) break;
-      port_->commit(share.queue, flow.path(), bytes);
       ++sent;
     }
     if (full) break;  // its turn is still its own
@@ -225,6 +250,7 @@ void DpdkTransport::look_at_descriptors() {
 
 void DpdkTransport::end_flow(Flow& flow, Status cause) {
   std::unique_ptr<Flow> owned = flows_.take(flow);
+  if (owned->borrows()) port_->keep(owned->share().queue);
   owned->stop();
   payloads_dropped_ += owned->payloads_dropped();
   packets_ended_ += owned->packets();

@@ -67,6 +67,8 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void set_timer(Flow& flow);
   void add_timer(Flow& flow, Time at);
   void drop_old_timers();
+  void release(std::size_t& handled);
+  std::size_t make_packet(Flow& flow, std::span<std::byte> room);
   void write();
   void write_acks();
   std::size_t write_class(ClassShare& share);

@@ -44,6 +44,28 @@ TEST(Framing, SendsThroughTheGateway) {
   EXPECT_EQ(load_ip(&frame[kEthernetBytes + kVlanTagBytes + 16], false), ip("192.168.7.7"));
 }
 
+// The checksum is that of the whole, wherever its parts begin.
+TEST(Framing, APayloadInPartsHasTheHeadersOfTheWhole) {
+  Framing port(config(1), kMacA), other(config(2), kMacB);
+  const Path path{port.add_peer(ip("10.0.0.2")).value(), 50001};
+  introduce(port, other, Time(0));
+  std::vector<std::byte> whole(301);
+  for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<std::byte>(i * 37);
+  const auto write = [&](std::size_t first, std::size_t second) {
+    std::vector<std::byte> memory(kMaxHeaderBytes + whole.size());
+    std::ranges::copy(whole, memory.begin() + kMaxHeaderBytes);
+    const auto bytes = std::span<const std::byte>(whole);
+    const std::array parts{bytes.subspan(first, second), bytes.subspan(first + second)};
+    const std::size_t header = port.write(0, path, &memory[kMaxHeaderBytes], first, {}, parts);
+    return std::vector<std::byte>(memory.begin() + static_cast<std::ptrdiff_t>(kMaxHeaderBytes - header),
+                                  memory.begin() + kMaxHeaderBytes);
+  };
+  const std::vector<std::byte> right = write(whole.size(), 0);
+  ASSERT_GT(right.size(), 0u);
+  for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>{40, 100}, {41, 100}, {41, 101}, {0, 1}})
+    EXPECT_EQ(write(first, second), right) << first << ", " << second;
+}
+
 TEST(Framing, RefusesPeersThatCannotBe) {
   PortConfig small = config(1);
   small.max_peers = 1;

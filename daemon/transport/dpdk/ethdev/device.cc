@@ -172,8 +172,11 @@ Status Device::configure(const PortConfig& config, const rte_eth_dev_info& info,
             "give the port a smaller mtu"};
   conf.rxmode.mtu = af_packet ? std::min<std::uint16_t>(config.mtu, RTE_ETHER_MTU) : config.mtu;
   conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
-  transmit_offloads_ = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM |
-                                               RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE);
+  const bool memif = string_.driver_is("net_memif") && string_.argument("zero-copy").value_or("no") != "yes";
+  copies_ = (af_packet || memif) && (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
+  transmit_offloads_ =
+      info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM |
+                              (copies_ ? RTE_ETH_TX_OFFLOAD_MULTI_SEGS : RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE));
   conf.txmode.offloads = transmit_offloads_;
   checksums_ = {(transmit_offloads_ & RTE_ETH_TX_OFFLOAD_IPV4_CKSUM) != 0,
                 (transmit_offloads_ & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0};
@@ -200,7 +203,8 @@ Status Device::configure(const PortConfig& config, const rte_eth_dev_info& info,
 Status Device::make_pool(const PortConfig& config) {
   const auto queues = static_cast<std::uint32_t>(config.queues.size());
   const std::uint32_t count = receive_queues_ * std::uint32_t{receive_descriptors_} +
-                              queues * (std::uint32_t{transmit_descriptors_} + kStaged) + kHeld + 2 * kCached;
+                              queues * (std::uint32_t{transmit_descriptors_} + (copies_ ? kMostParts : 1) * kStaged) +
+                              kHeld + 2 * kCached;
   // Frames that arrive lie in one piece.
   std::uint32_t room = std::max<std::uint32_t>(kMinDataRoom, config.mtu + payload_offset(kMaxHeaderBytes));
   if (const auto frame = string_.argument("framesz"))

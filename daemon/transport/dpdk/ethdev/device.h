@@ -26,6 +26,8 @@ static_assert(payload_offset(datagram_header_bytes(false, false)) >= kMaxHeaderB
 // mbufs that a port may have outside of the queues of the device: waiting for each transmit queue, handed out, and in
 // the pool's cache of its owner's thread.
 inline constexpr std::uint16_t kStaged = 64, kHeld = 256, kCached = 256;
+// Of a packet that waits, each of which takes an mbuf.
+inline constexpr std::uint16_t kMostParts = 5;
 
 class Device {
  public:
@@ -41,6 +43,8 @@ class Device {
   std::uint16_t receive_queues() const { return receive_queues_; }
   MacAddress mac() const { return mac_; }
   ChecksumOffload transmit_checksums() const { return checksums_; }
+  // The driver copies what it sends, in pieces too, and is done with it when it has taken it.
+  bool copies() const { return copies_; }
   const std::vector<int>& wake_descriptors() const { return wake_descriptors_; }
   const std::string& name() const { return string_.name; }
   // Nothing: the device does not say. Does not wait for the link.
@@ -67,6 +71,7 @@ class Device {
   std::uint64_t transmit_offloads_ = 0;
   MacAddress mac_{};
   ChecksumOffload checksums_;
+  bool copies_ = false;
   std::unique_ptr<KernelLink> kernel_link_;  // of an interface of the kernel's
   std::vector<int> wake_descriptors_;
   std::vector<std::string> count_names_;

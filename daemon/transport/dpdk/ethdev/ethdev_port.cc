@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "daemon/transport/dpdk/ethdev/device.h"
@@ -86,6 +87,51 @@ class EthdevPort final : public PacketPort {
     return true;
   }
 
+  bool commit(std::size_t index, const Path& path, Parts parts) override {
+    TL_ASSERT(!parts.empty() && parts.size() <= kMostParts);
+    Queue& queue = queues_[index];
+    TL_ASSERT(queue.open != nullptr);
+    std::array<rte_mbuf*, kMostParts> segments;
+    const auto more = static_cast<unsigned>(parts.size() - 1);
+    const bool gathered = more > 0 && gathers() && rte_pktmbuf_alloc_bulk(device_->pool(), segments.data(), more) == 0;
+    if (!gathered) return commit(index, path, join(queue, payload_offset_, parts));
+    std::byte* const payload = rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_);
+    const std::size_t bytes = parts.front().size();
+    const std::size_t header =
+        framing_.write(index, path, payload, bytes, device_->transmit_checksums(), parts.subspan(1));
+    if (header == 0) {
+      rte_pktmbuf_free_bulk(segments.data(), more);
+      return false;
+    }
+    rte_mbuf* const packet = std::exchange(queue.open, nullptr);
+    packet->data_off = static_cast<std::uint16_t>(packet->data_off + payload_offset_ - header);
+    packet->data_len = static_cast<std::uint16_t>(header + bytes);
+    packet->pkt_len = packet->data_len;
+    rte_mbuf* last = packet;
+    for (unsigned i = 0; i < more; ++i) {
+      fill(queue, packet, segments[i], parts[i + 1]);
+      last = last->next = segments[i];
+      packet->pkt_len += segments[i]->data_len;
+    }
+    packet->nb_segs = static_cast<std::uint16_t>(more + 1);
+    ++queue.borrowed;
+    queue.stage(packet);
+    return true;
+  }
+
+  bool gathers() const override { return device_->copies(); }
+  std::uint64_t borrowed(std::size_t queue) const override { return queues_[queue].borrowed; }
+  std::uint64_t released(std::size_t queue) const override { return queues_[queue].released; }
+  void keep(std::size_t index) override {
+    Queue& queue = queues_[index];
+    for (std::uint16_t i = 0; i < queue.count; ++i) {
+      // There is room for all of a packet in its first mbuf.
+      const int joined = rte_pktmbuf_linearize(queue.staged[i]);
+      TL_ASSERT(joined == 0);
+    }
+    queue.released = queue.borrowed;
+  }
+
   std::size_t flush() override {
     make_thread_known();
     std::size_t left = 0;
@@ -127,6 +173,9 @@ class EthdevPort final : public PacketPort {
     std::array<rte_mbuf*, kStaged> staged{};
     std::uint16_t count = 0;
     rte_mbuf* open = nullptr;  // what room() has given
+    // Of packets in several parts, some of which lie outside of DPDK's memory; and how many the device has read.
+    std::uint64_t borrowed = 0, released = 0;
+    rte_mbuf_ext_shared_info outside = owned_by_others();
 
     void stage(rte_mbuf* packet) { staged[count++] = packet; }
     // Those in front are gone.
@@ -135,6 +184,40 @@ class EthdevPort final : public PacketPort {
       count = static_cast<std::uint16_t>(count - gone);
     }
   };
+
+  // Nobody is to be asked when a part of a packet is read no more: see keep() and flush_queue().
+  static rte_mbuf_ext_shared_info owned_by_others() {
+    rte_mbuf_ext_shared_info info{};
+    info.free_cb = [](void*, void*) {};
+    rte_mbuf_ext_refcnt_set(&info, 1);
+    return info;
+  }
+
+  // Makes one part of all that has been written for a packet, and what lies elsewhere. How long it is.
+  static std::size_t join(Queue& queue, std::uint16_t offset, Parts parts) {
+    std::array<std::byte, kMaxMtu> whole;
+    std::size_t bytes = 0;
+    for (const std::span<const std::byte> part : parts) {
+      TL_ASSERT(bytes + part.size() <= whole.size());
+      std::memcpy(whole.data() + bytes, part.data(), part.size());
+      bytes += part.size();
+    }
+    std::memcpy(rte_pktmbuf_mtod_offset(queue.open, std::byte*, offset), whole.data(), bytes);
+    return bytes;
+  }
+
+  // A part behind the first: one that was written into the room of the packet is copied, so that keep() has that room.
+  static void fill(Queue& queue, const rte_mbuf* packet, rte_mbuf* segment, std::span<const std::byte> part) {
+    const auto* const room = static_cast<const std::byte*>(packet->buf_addr);
+    if (part.data() >= room && part.data() < room + packet->buf_len) {
+      std::memcpy(rte_pktmbuf_mtod(segment, std::byte*), part.data(), part.size());
+    } else {
+      auto* const at = const_cast<std::byte*>(part.data());  // is only read
+      rte_mbuf_ext_refcnt_update(&queue.outside, 1);
+      rte_pktmbuf_attach_extbuf(segment, at, RTE_BAD_IOVA, static_cast<std::uint16_t>(part.size()), &queue.outside);
+    }
+    segment->data_len = static_cast<std::uint16_t>(part.size());
+  }
 
   rte_mbuf* make_buffer() {
     rte_mbuf* const buffer = rte_pktmbuf_alloc(device_->pool());
@@ -159,18 +242,26 @@ class EthdevPort final : public PacketPort {
     PortCounts::Queue& counted = framing_.counts().sent[index];
     while (queue.count > 0) {
       std::array<std::uint32_t, kStaged> bytes;  // the device frees what it takes
-      for (std::uint16_t i = 0; i < queue.count; ++i) bytes[i] = queue.staged[i]->pkt_len;
+      std::array<bool, kStaged> borrows;
+      for (std::uint16_t i = 0; i < queue.count; ++i) {
+        bytes[i] = queue.staged[i]->pkt_len;
+        borrows[i] = queue.staged[i]->nb_segs > 1;
+      }
       std::uint16_t ready = queue.count;
       if (device_->transmit_checksums().ip || device_->transmit_checksums().udp)
         ready = rte_eth_tx_prepare(id_, number, queue.staged.data(), queue.count);
       const std::uint16_t sent = rte_eth_tx_burst(id_, number, queue.staged.data(), ready);
       counted.packets += sent;
-      for (std::uint16_t i = 0; i < sent; ++i) counted.bytes += bytes[i];
+      for (std::uint16_t i = 0; i < sent; ++i) {
+        counted.bytes += bytes[i];
+        queue.released += borrows[i] ? 1 : 0;
+      }
       if (sent < ready) ++counted.full;
       const bool refused = sent == ready && ready < queue.count;
       queue.forget(sent);
       if (!refused) break;
       // The device will never take the first one, and what is behind it must not wait.
+      queue.released += borrows[sent] ? 1 : 0;
       rte_pktmbuf_free(queue.staged[0]);
       queue.forget(1);
       ++counted.refused;

@@ -86,9 +86,9 @@ std::optional<std::uint16_t> Framing::tci(std::size_t queue) const {
 }
 
 std::size_t Framing::write(std::size_t queue, const Path& path, std::byte* payload, std::size_t bytes,
-                           ChecksumOffload offload) {
+                           ChecksumOffload offload, Parts behind) {
   const Peer& peer = peers_[path.peer.value];
-  TL_ASSERT(peer.from != nullptr && bytes + ip_udp_bytes(peer.address.v6) <= config_.mtu);
+  TL_ASSERT(peer.from != nullptr && bytes + ip_udp_bytes(peer.address.v6) <= config_.mtu);  // `behind` is the caller's
   const MacAddress* const to = neighbours_.mac(peer.neighbour);
   if (to == nullptr) return 0;
   const DatagramHeaders headers{.to = *to,
@@ -99,7 +99,7 @@ std::size_t Framing::write(std::size_t queue, const Path& path, std::byte* paylo
                                 .traffic_class = make_traffic_class(config_.queues[queue].dscp),
                                 .source_port = path.source_port,
                                 .destination_port = config_.udp_port};
-  return write_headers(headers, payload, bytes, offload);
+  return write_headers(headers, payload, bytes, offload, behind);
 }
 
 std::optional<Received> Framing::take(Time now, std::span<std::byte> frame, const FrameNotes& notes) {

@@ -38,8 +38,8 @@ class Framing {
 
   // Writes the headers of a packet of that queue in front of its payload, into up to kMaxHeaderBytes, and answers how
   // many bytes that were; 0: the peer is not reachable.
-  std::size_t write(std::size_t queue, const Path& path, std::byte* payload, std::size_t bytes,
-                    ChecksumOffload offload);
+  std::size_t write(std::size_t queue, const Path& path, std::byte* payload, std::size_t bytes, ChecksumOffload offload,
+                    Parts behind = {});
 
   // A frame that has arrived: what it brings for the port's owner, in the frame's memory. Nothing: it was for the port
   // itself, or was dropped and counted.

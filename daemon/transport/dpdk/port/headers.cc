@@ -20,7 +20,9 @@ void write_ipv4(std::byte* at, const DatagramHeaders& headers, std::size_t bytes
   if (!offload) store_checksum(at + 10, add_to_sum(0, {at, kIpv4Bytes}));
 }
 
-void write_udp(std::byte* at, const DatagramHeaders& headers, std::size_t bytes, bool offload) {
+// `first` bytes lie here, UDP's header with them, and the rest of `bytes` behind.
+void write_udp(std::byte* at, const DatagramHeaders& headers, std::size_t first, Parts behind, std::size_t bytes,
+               bool offload) {
   store16(at, headers.source_port);
   store16(at + 2, headers.destination_port);
   store16(at + 4, static_cast<std::uint16_t>(bytes));
@@ -32,7 +34,13 @@ void write_udp(std::byte* at, const DatagramHeaders& headers, std::size_t bytes,
     std::memcpy(at + 6, &sum, sizeof sum);
     return;
   }
-  store_checksum(at + 6, add_to_sum(pseudo, {at, bytes}));
+  std::uint64_t sum = add_to_sum(pseudo, {at, first});
+  std::size_t before = first;
+  for (const std::span<const std::byte> part : behind) {
+    sum = add_at(sum, part, before);
+    before += part.size();
+  }
+  store_checksum(at + 6, sum);
   // Zero says that there is no checksum; all ones mean the same number.
   if (load16(at + 6) == 0) store16(at + 6, 0xffff);
 }
@@ -64,20 +72,21 @@ void write_ipv6(std::byte* at, const IpAddress& source, const IpAddress& destina
 }
 
 std::size_t write_headers(const DatagramHeaders& headers, std::byte* payload, std::size_t bytes,
-                          ChecksumOffload offload) {
+                          ChecksumOffload offload, Parts behind) {
   const bool v6 = headers.destination.v6;
   const std::size_t total = datagram_header_bytes(v6, headers.tci.has_value());
   std::byte* const frame = payload - total;
   std::byte* const ip =
       frame + write_ethernet(frame, headers.to, headers.from, headers.tci, v6 ? kEtherTypeIpv6 : kEtherTypeIpv4);
-  const std::size_t datagram = kUdpBytes + bytes;
+  std::size_t datagram = kUdpBytes + bytes;
+  for (const std::span<const std::byte> part : behind) datagram += part.size();
   if (v6) {
     const std::uint32_t label = headers.source_port * 0x9e3779b1U >> 12 | 1;
     write_ipv6(ip, headers.source, headers.destination, headers.traffic_class, label, kProtocolUdp, kHops, datagram);
   } else {
     write_ipv4(ip, headers, datagram, offload.ip);
   }
-  write_udp(payload - kUdpBytes, headers, datagram, offload.udp);
+  write_udp(payload - kUdpBytes, headers, kUdpBytes + bytes, behind, datagram, offload.udp);
   return total;
 }
 

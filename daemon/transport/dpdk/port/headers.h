@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "daemon/transport/dpdk/port/packet_port.h"
 #include "daemon/transport/dpdk/port/wire.h"
 
 namespace tensorlane::dpdk {
@@ -35,12 +36,12 @@ constexpr std::uint8_t make_traffic_class(std::uint8_t dscp) {
 constexpr std::size_t datagram_header_bytes(bool v6, bool tagged) {
   return kEthernetBytes + (tagged ? kVlanTagBytes : 0) + (v6 ? kIpv6Bytes : kIpv4Bytes) + kUdpBytes;
 }
-// Writes the headers into the datagram_header_bytes() in front of `payload`, which has `bytes` bytes, and answers how
-// many that were. Where the NIC fills in UDP's checksum, the sum of the pseudo header stands in its place, as NICs
-// want it; the place of IP's is zero. An IPv4 packet must not be fragmented (DF), and its identification is 0
-// (RFC 6864). IPv6's flow label is a function of the source port (RFC 6438).
+// Writes the headers into the datagram_header_bytes() in front of `payload`, which has `bytes` bytes and goes on in the
+// parts behind, and answers how many that were. Where the NIC fills in UDP's checksum, the sum of the pseudo header
+// stands in its place, as NICs want it; the place of IP's is zero. An IPv4 packet must not be fragmented (DF), and its
+// identification is 0 (RFC 6864). IPv6's flow label is a function of the source port (RFC 6438).
 std::size_t write_headers(const DatagramHeaders& headers, std::byte* payload, std::size_t bytes,
-                          ChecksumOffload offload);
+                          ChecksumOffload offload, Parts behind = {});
 
 // Writes Ethernet's header and the VLAN tag, and answers how many bytes that were.
 std::size_t write_ethernet(std::byte* at, const MacAddress& to, const MacAddress& from,

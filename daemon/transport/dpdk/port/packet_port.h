@@ -27,6 +27,9 @@ inline constexpr std::size_t kMaxReceiveQueues = 16;
 inline constexpr std::size_t kMaxLocalAddresses = 8;
 inline constexpr std::uint16_t kMinMtu = 1280, kMaxMtu = 9600;  // bytes of IP
 
+// A payload in pieces of memory.
+using Parts = std::span<const std::span<const std::byte>>;
+
 // What the packets of a transmit queue carry.
 struct QueueTags {
   std::uint8_t dscp = 0;  // below 64
@@ -179,6 +182,18 @@ class PacketPort {
   // Makes a packet of the first `bytes` in room(queue), which is not empty, and keeps it for the device. At most
   // max_payload() of the peer's family. False: the peer is not reachable; the room stays as it is.
   virtual bool commit(std::size_t queue, const Path& path, std::size_t bytes) = 0;
+  // The same of a payload in parts, in their order: the first one lies at the beginning of room(queue), others may lie
+  // there, too, and what lies elsewhere is read there until released() counts the packet, where the port gathers().
+  virtual bool commit(std::size_t queue, const Path& path, Parts parts) = 0;
+  // Whether reading a payload where it lies saves a copy: the driver copies what it sends, and is done with it when it
+  // has taken it.
+  virtual bool gathers() const = 0;
+  // Packets of the queue that were committed and are read elsewhere, since the port was opened; and how many of them,
+  // the first ones, are read no more.
+  virtual std::uint64_t borrowed(std::size_t queue) const = 0;
+  virtual std::uint64_t released(std::size_t queue) const = 0;
+  // Copies what the device has not taken yet, so that all packets of the queue are released.
+  virtual void keep(std::size_t queue) = 0;
   // Gives the device what was committed, the most urgent queue first. How many packets it has not taken; they stay and
   // go with the next flush.
   virtual std::size_t flush() = 0;

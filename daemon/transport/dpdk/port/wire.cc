@@ -26,6 +26,12 @@ std::uint64_t add_to_sum(std::uint64_t sum, std::span<const std::byte> bytes) {
   return sum;
 }
 
+std::uint64_t add_at(std::uint64_t sum, std::span<const std::byte> bytes, std::size_t before) {
+  if (before % 2 == 0) return add_to_sum(sum, bytes);
+  const std::uint16_t own = fold_sum(add_to_sum(0, bytes));
+  return sum + static_cast<std::uint16_t>(own << 8 | own >> 8);
+}
+
 std::uint64_t pseudo_header_sum(const IpAddress& source, const IpAddress& destination, std::uint8_t protocol,
                                 std::uint32_t bytes) {
   std::byte tail[8] = {};

@@ -53,6 +53,8 @@ inline void store_ip(std::byte* to, const IpAddress& address) {
 // Adds 16-bit words, as they lie in memory, to a sum that does not overflow within the length of any packet. An odd
 // last byte counts with a zero behind it, so only the last part of what is summed may have an odd length.
 std::uint64_t add_to_sum(std::uint64_t sum, std::span<const std::byte> bytes);
+// The same of bytes behind so many others.
+std::uint64_t add_at(std::uint64_t sum, std::span<const std::byte> bytes, std::size_t before);
 // What stands before the transport header, as far as the checksum of UDP and ICMPv6 is concerned.
 std::uint64_t pseudo_header_sum(const IpAddress& source, const IpAddress& destination, std::uint8_t protocol,
                                 std::uint32_t bytes);
