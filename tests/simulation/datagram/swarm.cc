@@ -67,9 +67,9 @@ class Run {
     options.config.packet_bytes = 300 + random_() % 8000;
     options.config.frames = 1 + random_() % 64;
     options.config.packets = 8 + random_() % 500;
-    options.credits.unasked = Bytes(1 + random_() % 20'000);
+    options.credits.unasked = Bytes(1 + random_() % (random_() % 4 == 0 ? 300 : 20'000));
     options.credits.window = Bytes(2'000 + random_() % (random_() % 2 == 0 ? 20'000 : 500'000));
-    options.credits.quantum = Bytes(500 + random_() % 16'000);
+    options.credits.quantum = random_() % 4 == 0 ? Bytes(50 + random_() % 500) : Bytes(500 + random_() % 16'000);
     options.credits.gives_up = microseconds(500 + static_cast<std::int64_t>(random_() % 5000));
     return options;
   }
