@@ -82,7 +82,6 @@ TEST(DpdkStrangers, KeepNobodyFromResting) {
     noise(room);
     const datagram::Head head{.association = static_cast<std::uint32_t>(random() % 3),
                               .slot = static_cast<datagram::Slot>(random() % 3),
-                              .generation = 1,
                               .number = random() % 8};
     std::memcpy(room.data(), &head, sizeof head);
     return std::size_t{200};

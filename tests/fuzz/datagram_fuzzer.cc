@@ -3,12 +3,12 @@
 // peer says what cannot be; what a stranger says changes a counter.
 //
 // Input: a byte for the level of protection; then records: what it is, how long, and so many bytes. Of a packet of the
-// peer the bytes are all but the association's number and the version.
+// peer the bytes are all but the association's number and the version, and its slot is an odd number where it carries
+// acknowledgements.
 #include <sodium.h>
 
 #include <array>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -22,6 +22,7 @@ using namespace datagram;
 using protocol::FrameHeader;
 
 constexpr std::size_t kMostOfAPacket = 2048;
+constexpr Slot kSlot = 2;
 
 // Decides by the header alone.
 class Sink final : public ports::FrameSink {
@@ -42,18 +43,15 @@ class Sink final : public ports::FrameSink {
   std::uint64_t whole_ = 0, reported_ = 0;
 };
 
-struct Owner final : AssociationOwner {
-  void on_open(Slot) override {}
-  void on_closed(Slot, const Status& cause) override { expect_explained(cause); }
-  void on_credit() override {}
+struct Holder final : CreditHolder {
+  void credit_raised() override {}
 };
 
 AssociationConfig config(DataProtection level) {
   AssociationConfig config;
   config.job = JobId(7);
-  config.local = 1;
+  config.slot = kSlot;
   config.remote = 2;
-  config.classes = 2;
   config.frames = 8;
   config.packets = 32;
   config.level = level;
@@ -70,7 +68,7 @@ std::vector<std::byte> sealed(std::span<const std::byte> said, Seal& seal) {
   std::memcpy(reinterpret_cast<std::byte*>(&head) + 5, said.data(), std::min(said.size(), sizeof head - 5));
   head.association = 1;
   head.version = kVersion;
-  head.slot %= kNumberSpaces;
+  head.slot = head.slot % 2 == 1 ? kAckSlot : kSlot;
   const std::span<const std::byte> rest = said.subspan(std::min(said.size(), sizeof head - 5));
   std::memcpy(packet.data(), &head, sizeof head);
   if (!rest.empty()) std::memcpy(packet.data() + sizeof head, rest.data(), rest.size());
@@ -93,27 +91,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   TL_ASSERT(ready >= 0);
   Input input(data, size);
   Credits credits({});
-  Owner owner;
+  Holder holder;
+  Sink sink;
   const auto level = static_cast<DataProtection>(input.take<std::uint8_t>() % 3);
   const AssociationConfig of = config(level);
-  Association association(of, credits, owner);
+  Association association(of, credits, sink, holder);
   Time now(1000);
   Seal peer(of.level, of.cipher, of.receive_secret);
   const std::vector<std::byte> payload(5000);
   std::uint64_t tokens = 0;
   std::array<std::byte, kMostOfAPacket> out;
-  std::array<std::vector<std::unique_ptr<Sink>>, 3> sinks;  // the last one of a slot is attached
-  const auto attach = [&](Slot slot) {
-    sinks[slot].push_back(std::make_unique<Sink>());
-    association.attach(now, slot, *sinks[slot].back());
-  };
-  for (Slot slot = 0; slot < sinks.size(); ++slot) attach(slot);
   while (!input.empty()) {
     const auto kind = input.take<std::uint8_t>();
     const auto bytes = input.bytes(input.take<std::uint16_t>() % kMostOfAPacket);
     now = now + microseconds(kind);
-    if (kind % 4 == 0 && association.writable(2))
-      association.send(2, {.header = {}, .payload = payload, .token = ++tokens});
+    if (kind % 4 == 0 && association.writable())
+      association.send({.header = {}, .payload = payload, .token = ++tokens});
     std::vector<std::byte> packet(bytes.begin(), bytes.end());
     if (kind % 2 == 0) packet = sealed(bytes, peer);
     const Status& status = association.take(now, packet, kind % 8 == 3);
@@ -121,13 +114,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       expect_explained(status);
       return 0;
     }
-    for (Slot slot = 0; slot < sinks.size(); ++slot) {
-      if (kind == 64u + slot && association.attached(slot)) association.close(now, slot);
-      if (!association.attached(slot)) attach(slot);
-    }
     if (const Status silence = association.on_time(now); !silence.ok()) expect_explained(silence);
-    for (Slot slot = 0; slot < kNumberSpaces; ++slot)
-      if (slot == kAckSlot || slot < sinks.size()) TL_ASSERT(association.make(now, slot, out) <= 1400);
+    credits.give(now);
+    TL_ASSERT(association.make_ack(now, out) <= of.packet_bytes);
+    TL_ASSERT(association.make(now, out) <= of.packet_bytes);
+    Gathered parts;
+    if (association.make(now, out, &parts)) {
+      TL_ASSERT(parts.bytes <= of.packet_bytes);
+      if (parts.borrows && kind % 16 > 3) association.released(parts.number);
+    }
   }
   return 0;
 }

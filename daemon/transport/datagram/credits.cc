@@ -131,7 +131,7 @@ void Credits::serve(Time now, Slot slot) {
       outstanding_[slot] += given;
       state.asked += given;
     }
-    state.holder->credit_raised(slot);
+    state.holder->credit_raised();
     if (!state.queued && state.wanted > state.credit) {
       state.queued = true;
       turn.waiting.push_back(stream);
@@ -153,7 +153,7 @@ void Credits::give(Time now) {
     const std::uint64_t least = state.come + options_.unasked.value;
     if (!state.used || state.wanted > state.come || state.credit >= least) continue;
     state.credit = least;
-    state.holder->credit_raised(state.slot);
+    state.holder->credit_raised();
   }
   touched_.clear();
   // Credit of less urgent classes is no reason to wait: theirs is overtaken on the way.

@@ -20,11 +20,12 @@
 
 namespace tensorlane::datagram {
 
-// Who is told that a stream may send more: an association.
+// Who receives a stream. Nothing of Credits may be called from inside.
 class CreditHolder {
  public:
   virtual ~CreditHolder() = default;
-  virtual void credit_raised(Slot slot) = 0;
+  // The sender may send more than before, which an acknowledgement has to say.
+  virtual void credit_raised() = 0;
 };
 
 class Credits {
@@ -50,14 +51,10 @@ class Credits {
   void come(Time now, Stream stream, std::uint64_t bytes);
   // How far it may send.
   std::uint64_t credit(Stream stream) const { return streams_[stream].credit; }
-  // Gives what there is, and tells the holder of each stream that may send more than before.
+  // Gives what there is, and calls the holder of each stream that may send more than before.
   void give(Time now);
   // When give() should be called though nothing has come: credit may be given up then.
   std::optional<Time> deadline() const;
-  // Credit of streams of this class that counts as on its way.
-  std::uint64_t outstanding(Slot slot) const { return outstanding_[slot]; }
-  // What a stream may send beyond what has come.
-  std::uint64_t ahead(Stream stream) const { return streams_[stream].credit - streams_[stream].come; }
 
  private:
   static constexpr Stream kNone = ~Stream{0};
@@ -93,10 +90,10 @@ class Credits {
   std::vector<State> streams_;
   std::vector<Stream> free_;
   std::vector<Turn> turns_;
-  std::array<Ring<std::uint32_t>, kSlots> active_;  // by class: turns in which somebody waits, in the order of service
-  std::vector<Stream> touched_;                     // something of them came since the last give()
-  Stream oldest_ = kNone, newest_ = kNone;          // with something on its way, by when it moved
-  std::array<std::uint64_t, kSlots> outstanding_{};
+  std::array<Ring<std::uint32_t>, kSlots> active_;   // by class: turns in which somebody waits, in the order of service
+  std::vector<Stream> touched_;                      // something of them came since the last give()
+  Stream oldest_ = kNone, newest_ = kNone;           // with something on its way, by when it moved
+  std::array<std::uint64_t, kSlots> outstanding_{};  // credit of streams of a class that counts as on its way
 };
 
 }  // namespace tensorlane::datagram

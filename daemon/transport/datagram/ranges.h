@@ -74,7 +74,6 @@ class RangeSet {
   }
 
   bool empty() const { return ranges_.empty(); }
-  void clear() { ranges_.clear(); }
   std::span<const Range> ranges() const { return ranges_; }
   // The lowest ranges go until at most so many are left.
   void keep_last(std::size_t count) {

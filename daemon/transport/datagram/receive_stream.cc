@@ -23,16 +23,6 @@ constexpr std::size_t kMostPieces = 8192;
 
 }  // namespace
 
-void ReceiveStream::reset() {
-  delivered_ = come_bytes_ = frames_done_ = header_at_ = 0;
-  header_bytes_ = held_bytes_ = 0;
-  come_.clear();
-  frame_.reset();
-  for (Held& held : held_) spare_.push_back(std::move(held.bytes));
-  held_.clear();
-  failure_ = {};
-}
-
 bool ReceiveStream::fail(Status status) {
   failure_ = std::move(status);
   return false;
@@ -118,7 +108,6 @@ void ReceiveStream::hold(Range range, const std::byte* bytes) {
   held.bytes.assign(bytes, bytes + range.length());
   const auto at = std::ranges::lower_bound(held_, range.begin, std::greater<>(), &Held::begin);
   held_.insert(at, std::move(held));
-  held_bytes_ += range.length();
 }
 
 // Headers have come: what was held behind them may have a place now, and may bring further ones.
@@ -126,7 +115,6 @@ bool ReceiveStream::place_held(ports::FrameSink& sink) {
   while (!held_.empty() && held_.back().begin < header_at_ + header_.size()) {
     Held held = std::move(held_.back());
     held_.pop_back();
-    held_bytes_ -= held.bytes.size();
     const bool placed = place({held.begin, held.begin + held.bytes.size()}, held.bytes.data(), sink);
     spare_.push_back(std::move(held.bytes));
     if (!placed) return false;

@@ -28,17 +28,11 @@ class ReceiveStream {
                           ports::FrameSink& sink);
 
   const Status& failure() const { return failure_; }
-  // A new stream begins. Memory stays.
-  void reset();
 
   // Frames that were delivered, or dropped since the sink had no place for them.
   std::uint64_t frames() const { return frames_done_; }
-  // All before it has been delivered.
-  std::uint64_t delivered() const { return delivered_; }
   // Bytes that have come, each counted once.
   std::uint64_t come() const { return come_bytes_; }
-  // Bytes that wait for the frame under way.
-  std::size_t held() const { return held_bytes_; }
 
  private:
   struct Frame {
@@ -70,7 +64,6 @@ class ReceiveStream {
   std::size_t header_bytes_ = 0;
   std::vector<Held> held_;  // the last one begins first
   std::vector<std::vector<std::byte>> spare_;
-  std::size_t held_bytes_ = 0;
   Status failure_;
 };
 

@@ -39,11 +39,10 @@ void Recovery::Outcome::clear() {
   acked.clear();
   lost.clear();
   packets_lost = packets_acked = spurious = 0;
-  bytes_acked = 0;
   probe.reset();
 }
 
-Recovery::Recovery(std::size_t capacity) : capacity_(std::bit_ceil(capacity)) {
+Recovery::Recovery(std::size_t capacity) : packets_(std::bit_ceil(capacity)) {
   TL_ASSERT(capacity > 0);
 }
 
@@ -68,12 +67,6 @@ void Recovery::take(Packet& one, State state, std::vector<Range>* into) {
 
 void Recovery::skip_done() {
   while (oldest_ < next_ && packet(oldest_).state != State::kOnItsWay) ++oldest_;
-}
-
-void Recovery::forget() {
-  first_ = oldest_ = settled_ = next_;
-  bytes_in_flight_ = 0;
-  timeouts_ = 0;
 }
 
 // At most once in a round trip: what was overtaken at the same time says the same.
@@ -102,7 +95,6 @@ bool Recovery::acknowledge(Time now, std::span<const Range> come, Duration peer_
         if (outcome->spurious++ == 0) round_trips->add(now - one.at, {});
         note_spurious(now, *round_trips);
       }
-      outcome->bytes_acked += one.piece.length();
       ++outcome->packets_acked;
       take(one, State::kDone, &outcome->acked);
       timeouts_ = 0;

@@ -1,4 +1,4 @@
-// Which packets of one class are on their way, which have arrived, and which are lost: as QUIC does it (RFC 9002), and
+// Which packets of a flow are on their way, which have arrived, and which are lost: as QUIC does it (RFC 9002), and
 // where packets overtake each other as RACK does it (RFC 8985). Pure.
 //
 // At first a packet is lost when three behind it have arrived, or one has and a round trip has passed. Where packets
@@ -26,7 +26,6 @@ class RoundTrips {
  public:
   void add(Duration sample, Duration peer_delay);
   bool known() const { return smoothed_.value > 0; }
-  Duration least() const { return least_; }
   Duration smoothed() const { return smoothed_; }
   // After it something that was sent is lost though nothing behind it has arrived (section 6.2.1). Without a sample
   // what a busy host may take.
@@ -40,13 +39,11 @@ class RoundTrips {
   Duration least_, smoothed_, variation_, latest_;
 };
 
-// One class of one direction of an association.
+// One direction of an association.
 class Recovery {
  public:
   // At most `capacity` packets, rounded up to a power of 2, are on their way at a time.
   explicit Recovery(std::size_t capacity);
-  // Takes the memory for them, before the first is sent.
-  void prepare() { packets_.resize(capacity_); }
 
   bool full() const { return next_ - oldest_ == packets_.size(); }
   std::uint64_t next_number() const { return next_; }
@@ -57,7 +54,6 @@ class Recovery {
     std::vector<Range> acked, lost;  // pieces of the stream; reused from call to call
     std::size_t packets_lost = 0, packets_acked = 0;
     std::size_t spurious = 0;  // of those acknowledged: they had been taken for lost
-    std::uint64_t bytes_acked = 0;
     // After silence: this piece, which may be empty, is to go once more, so that a copy asks for an answer. It is not
     // taken for lost.
     std::optional<Range> probe;
@@ -67,8 +63,6 @@ class Recovery {
   // that was never sent.
   [[nodiscard]] bool acknowledge(Time now, std::span<const Range> come, Duration peer_delay, RoundTrips* round_trips,
                                  Outcome* outcome);
-  // The stream is gone: of what is on its way nobody wants to know any more. Numbers go on.
-  void forget();
   // When on_time() has something to do; nothing is on its way: never.
   std::optional<Time> deadline(const RoundTrips& round_trips) const;
   // Packets that have been overtaken for too long are lost. Where none has been, and for longer than the time-out
@@ -79,11 +73,6 @@ class Recovery {
   std::uint64_t bytes_in_flight() const { return bytes_in_flight_; }
   // Nothing is on its way.
   bool idle() const { return oldest_ == next_; }
-  // Packets have overtaken each other, so that only time makes one lost; and how large the window for that is.
-  bool reorders() const { return reorders_; }
-  unsigned quarters() const { return quarters_; }
-  // How many time-outs have followed each other.
-  unsigned timeouts() const { return timeouts_; }
 
  private:
   enum class State : std::uint8_t { kOnItsWay, kLost, kDone };
@@ -107,17 +96,16 @@ class Recovery {
 
   // Of numbers first_ to next_, by number modulo the size, which is a power of 2. Before oldest_ nothing is on its way:
   // there only those matter that were taken for lost and may arrive after all.
-  const std::size_t capacity_;
   std::vector<Packet> packets_;
   std::uint64_t first_ = 0, oldest_ = 0, next_ = 0;
-  std::uint64_t settled_ = 0;  // those before it are done, and no acknowledgement says more of them
-  bool reorders_ = false;
-  unsigned quarters_ = 1;
+  std::uint64_t settled_ = 0;             // those before it are done, and no acknowledgement says more of them
+  bool reorders_ = false;                 // packets overtake each other, so that only time makes one lost
+  unsigned quarters_ = 1;                 // of the window for that
   Time grown_, fewer_at_;                 // when the window has grown last, and when it shrinks
   std::optional<std::uint64_t> largest_;  // that is acknowledged
   std::uint64_t bytes_in_flight_ = 0;
-  Time last_moved_;  // when something was sent or heard last
-  unsigned timeouts_ = 0;
+  Time last_moved_;        // when something was sent or heard last
+  unsigned timeouts_ = 0;  // that followed each other
 };
 
 }  // namespace tensorlane::datagram

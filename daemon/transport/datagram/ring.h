@@ -13,16 +13,13 @@ template <typename T>
 class Ring {
  public:
   bool empty() const { return count_ == 0; }
-  std::size_t size() const { return count_; }
-  T& operator[](std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
-  const T& operator[](std::size_t i) const { return items_[(first_ + i) & (items_.size() - 1)]; }
   T& front() {
     TL_ASSERT(count_ > 0);
-    return (*this)[0];
+    return at(0);
   }
   void push_back(T item) {
     if (count_ == items_.size()) grow();
-    (*this)[count_++] = std::move(item);
+    at(count_++) = std::move(item);
   }
   void pop_front() {
     TL_ASSERT(count_ > 0);
@@ -33,15 +30,15 @@ class Ring {
   void erase(const T& item) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < count_; ++i)
-      if (!((*this)[i] == item)) (*this)[kept++] = (*this)[i];
+      if (!(at(i) == item)) at(kept++) = at(i);
     count_ = kept;
   }
-  void clear() { first_ = count_ = 0; }
 
  private:
+  T& at(std::size_t i) { return items_[(first_ + i) & (items_.size() - 1)]; }
   void grow() {
     std::vector<T> more(items_.empty() ? 8 : items_.size() * 2);  // a power of 2
-    for (std::size_t i = 0; i < count_; ++i) more[i] = std::move((*this)[i]);
+    for (std::size_t i = 0; i < count_; ++i) more[i] = std::move(at(i));
     items_ = std::move(more);
     first_ = 0;
   }

@@ -37,7 +37,8 @@ Seal::Seal(DataProtection level, Cipher cipher, const protect::Key& secret)
 
 Seal::~Seal() {
   sodium_memzero(secret_.data(), secret_.size());
-  sodium_memzero(keys_.data(), sizeof keys_);
+  sodium_memzero(data_keys_.data(), sizeof data_keys_);
+  sodium_memzero(ack_keys_.data(), sizeof ack_keys_);
   sodium_memzero(&far_, sizeof far_);
 }
 
@@ -47,7 +48,7 @@ std::size_t Seal::tag_bytes() const {
 
 const Seal::Keys& Seal::keys(const Head& head) {
   const std::uint64_t generation = head.number / kPacketsOfAKey;
-  Keys& one = keys_[head.slot][generation & 1];
+  Keys& one = (head.slot == kAckSlot ? ack_keys_ : data_keys_)[generation & 1];
   if (one.generation != generation) derive(head.slot, generation, &one);
   return one;
 }

@@ -1,13 +1,13 @@
 // What proves that a packet is of the association, and hides it where that is asked for.
 //
-// - `none`: a keyed hash (SipHash-2-4, 64 bits) of all but the bytes of the piece. Whoever has not seen the packets of
-// an
+// - `none`: a keyed hash (SipHash-2-4, 64 bits) of all but the bytes of the piece. Whoever has not seen packets of the
 //   association cannot make one that is taken. The bytes are protected by UDP's checksum, as TCP's are by its own.
 // - `authenticate`, `encrypt`: an AEAD of the whole packet, as for the records of a connection (transport/protect). The
 //   nonce is the packet's slot and number, which are never used again under a key.
 //
-// Keys: one secret for each direction, from the handshake. Each 2^20 packets of a slot have a key of their own, which
-// is derived from the secret, the slot and that count; so packets that overtake each other need no agreement.
+// Keys: one secret for each direction, from the handshake. Each 2^20 packets have a key of their own, which is derived
+// from the secret, the slot and that count; so packets that overtake each other need no agreement. Data and
+// acknowledgements are counted apart.
 #pragma once
 
 #include <sodium.h>
@@ -24,7 +24,8 @@
 
 namespace tensorlane::datagram {
 
-// One direction of one association. Wiped where it ends. One thread. sodium_init() has been called.
+// One direction of one association, whose data are all of one slot. Its secret and keys are wiped where it ends. One
+// thread. sodium_init() has been called.
 class Seal {
  public:
   Seal(DataProtection level, protect::Cipher cipher, const protect::Key& secret);
@@ -47,12 +48,12 @@ class Seal {
   // The same for a packet whose key may be none of those that are kept, and does not replace one of them.
   [[nodiscard]] std::size_t open_far(const Head& head, std::span<std::byte> packet);
 
-  // Of one slot, with numbers that follow each other.
+  // Whose numbers follow each other.
   static constexpr std::uint64_t kPacketsOfAKey = 1 << 20;
 
  private:
   static constexpr std::size_t kHashBytes = crypto_shorthash_siphash24_BYTES;
-  // Of one slot and one count of packets. Two are kept for each slot: the present one, and one beside it.
+  // Of one slot and one count of packets.
   struct Keys {
     std::uint64_t generation = ~std::uint64_t{0};
     protect::Key key{};
@@ -65,7 +66,8 @@ class Seal {
   const DataProtection level_;
   const protect::Cipher cipher_;
   protect::Key secret_;
-  std::array<std::array<Keys, 2>, kNumberSpaces> keys_;
+  // The present one and one beside it, of data and of acknowledgements.
+  std::array<Keys, 2> data_keys_, ack_keys_;
   Keys far_;
 };
 

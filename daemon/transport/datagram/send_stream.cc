@@ -14,15 +14,8 @@ constexpr std::size_t kCopied = 256;
 
 }  // namespace
 
-SendStream::SendStream(std::size_t frames) : most_(frames) {
+SendStream::SendStream(std::size_t frames) : most_(frames), frames_(std::bit_ceil(frames)) {
   TL_ASSERT(frames > 0);
-}
-
-void SendStream::reset() {
-  first_ = count_ = 0;
-  end_ = unsent_ = acked_ = 0;
-  lost_.clear();
-  come_.clear();
 }
 
 void SendStream::push(const protocol::FrameHeader& header, std::span<const std::byte> payload, std::uint64_t token) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,8 +29,6 @@ class SendStream {
  public:
   // At most `frames` are kept at a time.
   explicit SendStream(std::size_t frames);
-  // Takes the memory for them, before the first is pushed.
-  void prepare() { frames_.resize(std::bit_ceil(most_)); }
 
   bool writable() const { return count_ < most_; }
   // `payload` belongs to the caller, and is read until on_sent(token). Unless !writable().
@@ -51,25 +48,20 @@ class SendStream {
   // leaves.
   Range gather(Range piece, std::uint64_t number, std::span<std::byte> own, Gathered* into);
   void lost(Range piece);
-  // Calls `on_sent(token)` for each frame that has arrived whole, and all before it have, in order; but not before
-  // released() has told of the last packet that borrows its payload.
+  // Calls `on_sent(token)` for each frame that has arrived whole, and all before it have, in order; but not before the
+  // last packet that borrows its payload is released.
   template <typename OnSent>
   void arrived(Range piece, OnSent on_sent) {
-    if (note_arrived(piece)) tell(on_sent);
+    if (note_arrived(piece)) report(on_sent);
   }
   // No packet before `number` is read any more. Calls `on_sent(token)`, too.
   template <typename OnSent>
   void released(std::uint64_t number, OnSent on_sent) {
     released_ = std::max(released_, number);
-    tell(on_sent);
+    report(on_sent);
   }
-  // A packet borrows a payload, and released() has not told of it.
+  // A packet borrows a payload, and is not released.
   bool borrows() const { return borrowed_until_ > released_; }
-  // A new stream begins, of which nothing has been sent. What packets borrow of the old one they borrow still.
-  void reset();
-
-  // Frames that nobody has been told of as sent.
-  std::size_t frames() const { return count_; }
 
  private:
   struct Frame {
@@ -88,7 +80,7 @@ class SendStream {
   void leaves(Range piece);
   bool note_arrived(Range piece);
   template <typename OnSent>
-  void tell(OnSent& on_sent) {
+  void report(OnSent& on_sent) {
     while (count_ > 0 && frame(0).end() <= acked_ && frame(0).borrowed_until <= released_) {
       const std::uint64_t token = frame(0).token;
       ++first_;

@@ -20,7 +20,6 @@ class Window {
       : most_(static_cast<double>(most.value)), packet_(static_cast<double>(packet_bytes)), size_(most_) {}
 
   std::uint64_t size() const { return static_cast<std::uint64_t>(size_); }
-  double marked_share() const { return alpha_; }
 
   // Packets that arrived since the last call, with or without a mark, and those that are lost. `spurious` of those that
   // arrived had counted as lost.

@@ -29,9 +29,8 @@ datagram::AssociationConfig Flow::config_of(const ports::FlowKey& key, const Way
                                             const protect::RecordSecrets& secrets, const Context& context) {
   datagram::AssociationConfig config;
   config.job = key.job;
-  config.classes = kMaxDataClasses;
+  config.slot = datagram::slot_of(key.cls);
   config.frames = kQueueOperations;
-  config.local = way.number();
   config.remote = way.remote();
   config.packet_bytes = way.packet_bytes();
   config.window = context.share.window;
@@ -49,17 +48,15 @@ datagram::AssociationConfig Flow::config_of(const ports::FlowKey& key, const Way
 Flow::Flow(const ports::FlowKey& key, handshake::JobPtr job, handshake::Fd socket, std::unique_ptr<Way> way,
            const protect::RecordSecrets& secrets, const Context& context)
     : UpFlow(key, std::move(job)),
-      slot_(datagram::slot_of(key.cls)),
       socket_(std::move(socket)),
       way_(std::move(way)),
       share_(context.share),
       numbers_(context.numbers),
       acks_(context.acks),
       protection_(describe(secrets)),
-      association_(config_of(key, *way_, secrets, context), context.credits, *this) {
+      association_(config_of(key, *way_, secrets, context), context.credits, *this, *this) {
   note_ends(socket_.get());
   numbers_.set(way_->number(), this);
-  association_.attach_both(slot_, *this);
 }
 
 Flow::~Flow() {
@@ -85,7 +82,7 @@ void Flow::mark_ack() {
 
 void Flow::count_outstanding() {
   if (stopped_) return;
-  const std::uint64_t now = association_.outstanding(slot_);
+  const std::uint64_t now = association_.outstanding();
   share_.in_flight += now - outstanding_;
   outstanding_ = now;
 }
@@ -95,8 +92,8 @@ void Flow::count_outstanding() {
 void Flow::send(const ports::Outgoing& operation) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
-  association_.send(slot_, {handshake::outgoing_header(operation, key_, *job_, share_.payload_crc), operation.payload,
-                            operation.token});
+  association_.send(
+      {handshake::outgoing_header(operation, key_, *job_, share_.payload_crc), operation.payload, operation.token});
   ++counts_.frames_sent;
   counts_.bytes_sent += protocol::kFrameHeaderBytes + operation.payload.size();
   count_outstanding();
@@ -111,7 +108,7 @@ void Flow::on_sent(std::uint64_t token) {
 
 void Flow::released(std::uint64_t packet, std::size_t& handled) {
   if (stopped_) return;
-  association_.released(slot_, packet);
+  association_.released(packet);
   handled += std::exchange(handled_, 0);
 }
 
@@ -146,10 +143,6 @@ void Flow::on_frame(const protocol::FrameHeader& header) {
 }
 
 // ---- time and ends ----
-
-void Flow::on_closed(datagram::Slot, const Status& cause) {
-  failure_ = broken(cause.code(), "was lost: " + cause.what(), kLookThere);
-}
 
 Status Flow::on_time(Time now) {
   if (stopped_) return {};

@@ -37,7 +37,7 @@ struct ClassShare {
 };
 
 // One thread, the lane's. Callbacks may close the flow that they come from: nothing of it is delivered after that.
-class Flow final : public handshake::UpFlow, private ports::FrameSink, private datagram::AssociationOwner {
+class Flow final : public handshake::UpFlow, private ports::FrameSink, private datagram::CreditHolder {
  public:
   struct Context {  // outlive the flow
     ClassShare& share;
@@ -55,16 +55,16 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   bool reachable() const { return way_->reachable(); }
   std::uint32_t number() const { return way_->number(); }
 
-  bool writable() const override { return !stopped_ && association_.writable(slot_); }
+  bool writable() const override { return !stopped_ && association_.writable(); }
   void send(const ports::Outgoing& operation) override;
   ports::FlowStats stats() const override;
-  ports::FlowProgress progress() const override { return association_.progress(slot_); }
+  ports::FlowProgress progress() const override { return association_.progress(); }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
   const datagram::AssociationCounters& packets() const { return association_.counters(); }
   // That the peer has sent, each once.
   std::uint64_t packets_received() const {
     const datagram::AssociationCounters& counters = association_.counters();
-    return counters.packets_received - counters.duplicates - counters.stale;
+    return counters.packets_received - counters.duplicates;
   }
 
   // A packet that has come with its number. Adds frames that are complete, and operations that the peer has, to
@@ -72,18 +72,18 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   [[nodiscard]] bool take(Time now, std::span<std::byte> packet, bool marked, std::size_t& handled);
   const Status& failure() const { return failure_; }
   // The next packet with data, or with an acknowledgement: how long it is; 0: there is none.
-  std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, slot_, out); }
-  // The same without a copy of the payload: parts, the first of them in `own`. Nothing of `packet` that borrows changes
-  // before released().
+  std::size_t make(Time now, std::span<std::byte> out) { return association_.make(now, out); }
+  std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make_ack(now, out); }
+  // The next packet with data without a copy of the payload: parts, the first of them in `own`. What it borrows stays
+  // as it is until released().
   bool make(Time now, std::span<std::byte> own, datagram::Gathered* packet) {
-    return association_.make(now, slot_, own, packet);
+    return association_.make(now, own, packet);
   }
   // The packet of that number, and those before it, are read no more. Adds operations that are over to `handled`.
   void released(std::uint64_t packet, std::size_t& handled);
   // Packets read payloads that belong to the callers of send(), even if the flow has ended.
-  bool borrows() const { return association_.borrows(slot_); }
+  bool borrows() const { return association_.borrows(); }
   ClassShare& share() { return share_; }
-  std::size_t make_ack(Time now, std::span<std::byte> out) { return association_.make(now, datagram::kAckSlot, out); }
   // When on_time() is due.
   std::optional<Time> deadline() const { return association_.deadline(); }
   Status on_time(Time now);
@@ -109,13 +109,9 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override;
   void on_frame(const protocol::FrameHeader& header) override;
   void on_sent(std::uint64_t token) override;
-  // The class is open from the beginning to the end of the flow.
-  void on_open(datagram::Slot) override {}
-  void on_closed(datagram::Slot slot, const Status& cause) override;
-  void on_credit() override { mark_ack(); }
+  void credit_raised() override { mark_ack(); }
   void count_outstanding();
 
-  const datagram::Slot slot_;
   handshake::Fd socket_;
   const std::unique_ptr<Way> way_;
   ClassShare& share_;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kIncastPacket = 1400;
 using Bytestring = std::shared_ptr<std::vector<std::byte>>;
 
-// Bulk and messages to one host.
+// Bulk and messages to one host, of each sender a flow in each class.
 class Associations {
  public:
   explicit Associations(const IncastOptions& options)
@@ -24,16 +24,12 @@ class Associations {
         payload_(kMaxOperation.value, std::byte{5}),
         place_(kMaxOperation.value),
         bottleneck_(options, events_, [this](const Bytestring& packet, bool marked) { at_receiver(*packet, marked); }) {
-    for (unsigned i = 0; i < options.senders; ++i) {
-      senders_.push_back(std::make_unique<End>(*this, i, false));
-      receivers_.push_back(std::make_unique<End>(*this, i, true));
-    }
-    for (const auto* ends : {&senders_, &receivers_})
-      for (const auto& end : *ends)
-        for (const Slot slot : {kControl, kUrgent, kBulk})
-          end->association->attach(events_.now(), slot, end->sinks[slot]);
+    for (unsigned i = 0; i < options.senders; ++i) senders_.push_back(std::make_unique<Sender>(*this, i));
     for (std::size_t i = 0; i < messages_.size(); ++i) events_.at(messages_[i].at, [this, i] { begin(i); });
-    for (const auto& sender : senders_) pump(*sender);
+    for (const auto& sender : senders_) {
+      more_bulk(sender->here[kBulk]);
+      pump(*sender);
+    }
     pump_receiver();
   }
 
@@ -50,102 +46,109 @@ class Associations {
     result.dropped = bottleneck_.dropped;
     result.sent = bottleneck_.sent;
     result.wrong = wrong_;
-    for (const auto& sender : senders_) result.answers += sender->answers;
-    for (const auto& receiver : receivers_) result.duplicates += receiver->association->counters().duplicates;
+    result.answers = answers_;
+    for (const auto& sender : senders_)
+      for (const Flow& flow : sender->there) result.duplicates += flow.association.counters().duplicates;
     return result;
   }
 
  private:
-  struct End;
-  struct Sink final : ports::FrameSink {
-    Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
-      if (header.offset != headers++) all->wrong_ = "a header came in another order";
-      return std::span(all->place_).first(header.payload_bytes);
-    }
-    void on_frame(const protocol::FrameHeader& header) override { all->on_frame(*end, slot, header); }
-    void on_sent(std::uint64_t) override {
-      if (slot == kBulk) all->more_bulk(*end);
-    }
-    Associations* all = nullptr;
-    End* end = nullptr;
-    Slot slot = 0;
-    std::uint64_t headers = 0;
-  };
-  // Of a sender, or the receiver's of one.
-  struct End final : AssociationOwner {
-    End(Associations& all_ends, unsigned number, bool receiving)
-        : all(all_ends), index(number), receives(receiving), own({}) {
-      for (Slot slot = 0; slot < sinks.size(); ++slot) {
-        sinks[slot].all = &all;
-        sinks[slot].end = this;
-        sinks[slot].slot = slot;
-      }
+  struct Sender;
+  // One end of a flow: a sender's, or the receiver's. Both have one number.
+  struct Flow final : ports::FrameSink, CreditHolder {
+    Flow(Sender& of_sender, Slot of_slot, bool at_receiver)
+        : all(of_sender.all),
+          sender(of_sender),
+          slot(of_slot),
+          receives(at_receiver),
+          association(config(), receives ? all.credits_ : sender.credits, *this, *this) {}
+    AssociationConfig config() const {
       AssociationConfig config;
-      config.job = JobId(index % 2);
-      config.local = config.remote = index;
-      config.classes = 2;
+      config.job = JobId(sender.index % 2);
+      config.slot = slot;
+      config.remote = sender.index * 3 + slot;
       config.packet_bytes = kIncastPacket;
       config.unasked = kib(4);
-      config.send_secret[0] = static_cast<std::byte>(receives);
-      config.receive_secret[0] = static_cast<std::byte>(!receives);
-      association = std::make_unique<Association>(config, receives ? all.credits_ : own, *this);
+      config.send_secret = {static_cast<std::byte>(receives), static_cast<std::byte>(slot)};
+      config.receive_secret = {static_cast<std::byte>(!receives), static_cast<std::byte>(slot)};
+      return config;
     }
-    void on_open(Slot slot) override {
-      if (slot == kBulk && !receives) all.more_bulk(*this);
+    Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
+      if (header.offset != headers++) all.wrong_ = "a header came in another order";
+      return std::span(all.place_).first(header.payload_bytes);
     }
-    void on_closed(Slot, const Status&) override { all.wrong_ = "a class is closed"; }
-    void on_credit() override { all.mark(*this); }
+    void on_frame(const protocol::FrameHeader& header) override { all.on_frame(*this, header); }
+    void on_sent(std::uint64_t) override {
+      if (slot == kBulk) all.more_bulk(*this);
+    }
+    void credit_raised() override {
+      if (receives) all.mark(*this);
+    }
+
+    Associations& all;
+    Sender& sender;
+    const Slot slot;
+    const bool receives;
+    std::uint64_t headers = 0, given = 0;
+    Time timer_at;  // the next that is set
+    bool dirty = false;
+    Association association;
+  };
+  // Its flows by slot: here, and at the receiver.
+  struct Sender {
+    Sender(Associations& all_senders, unsigned number)
+        : all(all_senders),
+          index(number),
+          credits({}),
+          here{{{*this, kControl, false}, {*this, kUrgent, false}, {*this, kBulk, false}}},
+          there{{{*this, kControl, true}, {*this, kUrgent, true}, {*this, kBulk, true}}} {}
 
     Associations& all;
     const unsigned index;
-    const bool receives;
-    Credits own;
-    std::array<Sink, 3> sinks;
-    std::unique_ptr<Association> association;
-    std::array<std::uint64_t, 3> given{};
-    std::uint64_t answers = 0;
-    Time free_at;   // of the sender's link
-    Time timer_at;  // the next that is set
-    bool dirty = false;
+    Credits credits;
+    Time free_at;  // its link
+    std::array<Flow, 3> here, there;
   };
 
-  void send(End& end, Slot slot, std::size_t bytes, std::size_t message) {
-    ports::Outgoing operation{.header = {}, .payload = std::span(payload_).first(bytes), .token = end.given[slot] + 1};
+  void send(Flow& flow, std::size_t bytes, std::size_t message) {
+    ports::Outgoing operation{.header = {}, .payload = std::span(payload_).first(bytes), .token = flow.given + 1};
     operation.header.type = bytes > 0 ? protocol::FrameType::kData : protocol::FrameType::kGrant;
-    operation.header.offset = end.given[slot]++;
+    operation.header.offset = flow.given++;
     operation.header.slice = static_cast<std::uint32_t>(message);
-    end.association->send(slot, operation);
+    flow.association.send(operation);
   }
-  void more_bulk(End& end) {
-    while (end.association->writable(kBulk) && end.association->outstanding(kBulk) < kib(512).value)
-      send(end, kBulk, kMaxOperation.value, 0);
+  void more_bulk(Flow& flow) {
+    while (flow.association.writable() && flow.association.outstanding() < kib(512).value)
+      send(flow, kMaxOperation.value, 0);
   }
   void begin(std::size_t i) {
-    End& end = *senders_[messages_[i].sender];
+    Sender& sender = *senders_[messages_[i].sender];
     // `slice` names the message, from 1, in its last frame.
     for (std::size_t left = messages_[i].bytes; left > 0;) {
       const std::size_t bytes = std::min<std::size_t>(left, kMaxOperation.value);
       left -= bytes;
-      send(end, kUrgent, bytes, left == 0 ? i + 1 : 0);
+      send(sender.here[kUrgent], bytes, left == 0 ? i + 1 : 0);
     }
-    pump(end);
+    pump(sender);
   }
-  void on_frame(End& end, Slot slot, const protocol::FrameHeader& header) {
+  void on_frame(Flow& flow, const protocol::FrameHeader& header) {
     if (events_.now() >= messages_.front().at) come_ += header.payload_bytes;
-    if (!end.receives) {
-      if (slot == kControl) ++end.answers;
-    } else if (slot == kUrgent && header.slice > 0) {
+    if (!flow.receives) {
+      ++answers_;
+    } else if (flow.slot == kUrgent && header.slice > 0) {
       times_.push_back(events_.now() - messages_[header.slice - 1].at);
-      send(end, kControl, 0, header.slice);  // from inside on_frame()
+      Flow& answers = flow.sender.there[kControl];
+      send(answers, 0, header.slice);  // from inside on_frame()
+      mark(answers);
     }
   }
 
-  void mark(End& end) {
-    if (std::exchange(end.dirty, true)) return;
-    dirty_.push_back(&end);
+  void mark(Flow& flow) {
+    if (std::exchange(flow.dirty, true)) return;
+    dirty_.push_back(&flow);
   }
-  void take(End& end, std::vector<std::byte>& packet, bool marked) {
-    const Status& status = end.association->take(events_.now(), packet, marked);
+  void take(Flow& flow, std::vector<std::byte>& packet, bool marked) {
+    const Status& status = flow.association.take(events_.now(), packet, marked);
     if (!status.ok()) wrong_ = status.to_string();
   }
   void at_receiver(const std::vector<std::byte>& packet, bool marked) {
@@ -153,66 +156,75 @@ class Associations {
     if (++arrived_ % 500 == 0)
       events_.at(events_.now() + milliseconds(30), [this, packet] { at_receiver(packet, false); });
     std::vector<std::byte> own = packet;
-    End& end = *receivers_[read_head(own)->association];
-    take(end, own, marked);
-    mark(end);
+    const std::uint32_t number = read_head(own)->association;
+    Flow& flow = senders_[number / 3]->there[number % 3];
+    take(flow, own, marked);
+    mark(flow);
     pump_receiver();
   }
 
+  static Bytestring copy(std::span<const std::byte> packet) {
+    return std::make_shared<std::vector<std::byte>>(packet.begin(), packet.end());
+  }
   // Acknowledgements and answers of all associations in turn, as the link has room.
   void pump_receiver() {
     credits_.give(events_.now());
     while (!dirty_.empty() && receiver_free_at_ <= events_.now()) {
-      End& end = *dirty_.front();
+      Flow& flow = *dirty_.front();
       std::array<std::byte, kIncastPacket> packet;
-      std::size_t bytes = 0;
-      for (const Slot slot : {kAckSlot, kControl, kUrgent, kBulk})
-        if (bytes == 0) bytes = end.association->make(events_.now(), slot, packet);
+      std::size_t bytes = flow.association.make_ack(events_.now(), packet);
+      if (bytes == 0) bytes = flow.association.make(events_.now(), packet);
       dirty_.pop_front();
-      end.dirty = false;
-      set_timer(end);
+      flow.dirty = false;
+      set_timer(flow);
       if (bytes == 0) continue;
-      mark(end);
+      mark(flow);
       receiver_free_at_ = events_.now() + incast_wire(options_, bytes);
       events_.at(receiver_free_at_, [this] { pump_receiver(); });
-      const auto copy =
-          std::make_shared<std::vector<std::byte>>(packet.begin(), packet.begin() + static_cast<long>(bytes));
-      events_.at(receiver_free_at_ + options_.delay * 2, [this, copy, i = end.index] {
-        take(*senders_[i], *copy, false);
-        pump(*senders_[i]);
+      events_.at(receiver_free_at_ + options_.delay * 2,
+                 [this, &sender = flow.sender, slot = flow.slot, copy = copy(std::span(packet).first(bytes))] {
+                   take(sender.here[slot], *copy, false);
+                   pump(sender);
+                 });
+    }
+  }
+  // The next packet of a sender: the acknowledgements first, then the most urgent.
+  void pump(Sender& sender) {
+    if (sender.free_at > events_.now()) return;
+    sender.credits.give(events_.now());
+    std::array<std::byte, kIncastPacket> packet;
+    std::size_t bytes = 0;
+    Slot queue = kControl;
+    for (Flow& flow : sender.here)
+      if (bytes == 0) bytes = flow.association.make_ack(events_.now(), packet);
+    for (Flow& flow : sender.here) {
+      if (bytes > 0) break;
+      queue = flow.slot;
+      bytes = flow.association.make(events_.now(), packet);
+    }
+    if (bytes > 0) {
+      sender.free_at = events_.now() + incast_wire(options_, bytes);
+      events_.at(sender.free_at, [this, &sender] { pump(sender); });
+      events_.at(sender.free_at + options_.delay, [this, queue, copy = copy(std::span(packet).first(bytes))] {
+        bottleneck_.add(queue, copy->size(), copy);
       });
     }
+    for (Flow& flow : sender.here) set_timer(flow);
   }
-  void pump(End& end) {
-    if (end.free_at > events_.now()) return;
-    end.own.give(events_.now());
-    std::array<std::byte, kIncastPacket> packet;
-    for (const Slot slot : {kAckSlot, kControl, kUrgent, kBulk}) {
-      const std::size_t bytes = end.association->make(events_.now(), slot, packet);
-      if (bytes == 0) continue;
-      end.free_at = events_.now() + incast_wire(options_, bytes);
-      events_.at(end.free_at, [this, &end] { pump(end); });
-      const auto copy =
-          std::make_shared<std::vector<std::byte>>(packet.begin(), packet.begin() + static_cast<long>(bytes));
-      const Slot queue = slot == kAckSlot ? kControl : slot;
-      events_.at(end.free_at + options_.delay, [this, queue, copy] { bottleneck_.add(queue, copy->size(), copy); });
-      break;
-    }
-    set_timer(end);
-  }
-  void set_timer(End& end) {
-    const auto due = end.association->deadline();
-    if (!due || (end.timer_at > events_.now() && end.timer_at <= *due)) return;
-    end.timer_at = std::max(*due, events_.now() + microseconds(1));
-    events_.at(end.timer_at, [this, &end] {
-      if (end.timer_at != events_.now()) return;
-      if (const Status status = end.association->on_time(events_.now()); !status.ok()) wrong_ = status.to_string();
-      mark(end);
-      if (end.receives) return pump_receiver();
-      dirty_.pop_back();
-      end.dirty = false;
-      pump(end);
-      set_timer(end);
+  void set_timer(Flow& flow) {
+    const auto due = flow.association.deadline();
+    if (!due || (flow.timer_at > events_.now() && flow.timer_at <= *due)) return;
+    flow.timer_at = std::max(*due, events_.now() + microseconds(1));
+    events_.at(flow.timer_at, [this, &flow] {
+      if (flow.timer_at != events_.now()) return;
+      if (const Status status = flow.association.on_time(events_.now()); !status.ok()) wrong_ = status.to_string();
+      if (flow.receives) {
+        mark(flow);
+        pump_receiver();
+      } else {
+        pump(flow.sender);
+        set_timer(flow);
+      }
     });
   }
 
@@ -222,11 +234,11 @@ class Associations {
   Credits credits_;
   std::vector<std::byte> payload_, place_;
   Bottleneck<Bytestring> bottleneck_;
-  std::vector<std::unique_ptr<End>> senders_, receivers_;
-  std::deque<End*> dirty_;  // of the receiver
+  std::vector<std::unique_ptr<Sender>> senders_;
+  std::deque<Flow*> dirty_;  // of the receiver
   Time receiver_free_at_;
   std::vector<Duration> times_;
-  std::uint64_t come_ = 0, arrived_ = 0;
+  std::uint64_t come_ = 0, arrived_ = 0, answers_ = 0;
   std::string wrong_;
 };
 

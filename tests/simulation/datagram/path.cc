@@ -7,9 +7,9 @@
 
 namespace tensorlane::datagram::test {
 
-// ---- an end ----
+// ---- frames ----
 
-std::vector<std::byte> End::contents(std::uint64_t number, std::size_t bytes) const {
+std::vector<std::byte> Frames::contents(std::uint64_t number, std::size_t bytes) const {
   std::vector<std::byte> contents(bytes);
   std::uint64_t word = simulator::mix(seed_ * 977 + number * 131 + slot_);
   for (std::size_t i = 0; i < bytes; i += sizeof word) {
@@ -19,7 +19,7 @@ std::vector<std::byte> End::contents(std::uint64_t number, std::size_t bytes) co
   return contents;
 }
 
-ports::Outgoing End::next(std::size_t bytes) {
+ports::Outgoing Frames::next(std::size_t bytes) {
   const std::uint64_t number = given_++;
   ports::Outgoing operation;
   operation.header.type = slot_ == 0 ? protocol::FrameType::kGrant : protocol::FrameType::kData;
@@ -32,13 +32,20 @@ ports::Outgoing End::next(std::size_t bytes) {
   return operation;
 }
 
-void End::on_sent(std::uint64_t token) {
+bool Frames::keeps(std::span<const std::byte> part) const {
+  return std::ranges::any_of(kept_, [&](const auto& entry) {
+    const std::vector<std::byte>& payload = entry.second;
+    return payload.data() <= part.data() && part.data() + part.size() <= payload.data() + payload.size();
+  });
+}
+
+void Frames::on_sent(std::uint64_t token) {
   if (token != sent_ + 1) wrong_ = "frames are said to be sent in another order";
   kept_.erase(token - 1);  // reading it from now on is a fault
   ++sent_;
 }
 
-Result<std::span<std::byte>> End::on_header(const protocol::FrameHeader& header) {
+Result<std::span<std::byte>> Frames::on_header(const protocol::FrameHeader& header) {
   if (header.offset != headers_) wrong_ = "a header came in another order";
   const std::uint64_t number = headers_++;
   if (header.payload_bytes == 0) return std::span<std::byte>();
@@ -48,7 +55,7 @@ Result<std::span<std::byte>> End::on_header(const protocol::FrameHeader& header)
   return std::span(place);
 }
 
-void End::on_frame(const protocol::FrameHeader& header) {
+void Frames::on_frame(const protocol::FrameHeader& header) {
   while (dropped(delivered_)) ++delivered_;  // of these nothing is said
   if (header.offset != delivered_) wrong_ = "a frame came in another order, or twice";
   if (landing_[header.offset] != contents(header.offset, header.payload_bytes)) wrong_ = "a payload is another one";
@@ -56,237 +63,262 @@ void End::on_frame(const protocol::FrameHeader& header) {
   ++delivered_;
 }
 
+// ---- a flow ----
+
+Path::Flow::Flow(const Pair& pair, unsigned at_host, int which_end, std::uint64_t seed)
+    : host(at_host),
+      peer(pair.peer),
+      end(which_end),
+      slot(pair.slot),
+      sends(seed + static_cast<unsigned>(end), slot),
+      receives(seed + static_cast<unsigned>(1 - end), slot) {}
+
+bool Path::Flow::send(std::size_t bytes) {
+  if (!association->writable()) return false;
+  association->send(sends.next(bytes));
+  return true;
+}
+
+void Path::Flow::credit_raised() {
+  if (association == nullptr) wrong = "credit is given to a flow that has gone";
+}
+
 // ---- the path ----
 
-// What a host attaches. Frames that come go to one End, and those that were sent are told to another.
-struct Path::Both final : ports::FrameSink {
-  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
-    return comes->on_header(header);
-  }
-  void on_frame(const protocol::FrameHeader& header) override { comes->on_frame(header); }
-  void on_sent(std::uint64_t token) override { sends->on_sent(token); }
-  End *comes = nullptr, *sends = nullptr;
+// A packet that the link of a host sends.
+struct Path::Sending {
+  Flow* from = nullptr;
+  std::array<std::byte, 9000> own;
+  Gathered parts;  // of `own`, and of payloads that are kept
 };
 
-Path::Host::Host(Path& p, int i) : path(p), index(i), credits(p.options_.credits) {}
-Path::Host::~Host() = default;
+struct Path::Host {
+  Host(unsigned number, const Credits::Options& options) : index(number), credits(options) {}
 
-void Path::Host::on_open(Slot slot) {
-  ++opened[slot];
-  path.renew(index, slot);
-}
-
-void Path::Host::on_closed(Slot slot, const Status& cause) {
-  ++closed[slot];
-  if (cause.ok()) wrong = "a class was closed without a cause";
-  path.renew(index, slot);
-}
-
-// What a stream of a generation of a class carries.
-std::uint64_t Path::contents_of(int sender, int host, Slot slot) const {
-  const std::uint64_t generation = hosts_[host]->association->generation(slot);
-  return options_.seed * 4096 + incarnation_ * 256 + generation * 2 + static_cast<unsigned>(sender);
-}
-
-// The ends of a stream that is gone give way to others.
-void Path::renew(int i, Slot slot) {
-  Host& host = *hosts_[i];
-  std::uint64_t drops = 0;
-  for (auto* ends : {&host.sends, &host.receives}) {
-    std::unique_ptr<End>& end = (*ends)[slot];
-    if (end) {
-      drops = end->drops;
-      if (!end->wrong().empty()) host.wrong = end->wrong();
-      host.old[slot].push_back(std::move(end));
-    }
-    end = std::make_unique<End>(contents_of(ends == &host.sends ? i : 1 - i, i, slot), slot);
-  }
-  host.receives[slot]->drops = drops;
-  if (!host.association->borrows(slot)) host.old[slot].clear();
-  host.sinks[slot]->comes = host.receives[slot].get();
-  host.sinks[slot]->sends = host.sends[slot].get();
-}
-
-void Path::attach(int i, Slot slot) {
-  hosts_[i]->association->attach(now_, slot, *hosts_[i]->sinks[slot]);
-}
-
-void Path::close(int i, Slot slot) {
-  hosts_[i]->association->close(now_, slot);
-  renew(i, slot);
-}
-
-bool Path::open() const {
-  for (Slot slot = 0; slot <= options_.classes; ++slot) {
-    const Association &one = *hosts_[0]->association, &other = *hosts_[1]->association;
-    if (!one.is_up(slot) || !other.is_up(slot) || one.generation(slot) != other.generation(slot)) return false;
-  }
-  return true;
-}
+  const unsigned index;
+  Credits credits;
+  std::vector<Flow*> flows;               // that are there, the one that was served last at the end
+  std::map<std::uint32_t, Flow*> number;  // of packets that come
+  Time free_at;                           // when the link has room for the next packet
+  bool sending = false;                   // a packet that borrows: it is read when the link has sent it
+  Sending packet;
+};
 
 Path::Path(const PathOptions& options) : loss(options.loss), options_(options), random_(options.seed) {
-  for (int i : {0, 1}) hosts_[i] = std::make_unique<Host>(*this, i);
-  restart();
-}
-
-void Path::restart() {
-  ++incarnation_;
-  protect::Key keys[2] = {};
-  for (int i : {0, 1}) keys[i][0] = std::byte{static_cast<unsigned char>(2 * incarnation_ + static_cast<unsigned>(i))};
-  numbers_.clear();
-  for (auto& borrowing : borrowing_) borrowing.clear();
-  for (int i : {0, 1}) {
-    Host& host = *hosts_[i];
-    AssociationConfig config = options_.config;
-    config.job = JobId(7);
-    config.local = static_cast<std::uint32_t>(10 + i);
-    config.remote = static_cast<std::uint32_t>(11 - i);
-    config.classes = options_.classes;
-    config.unasked = options_.credits.unasked;
-    config.level = options_.level;
-    if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
-    config.send_secret = keys[i];
-    config.receive_secret = keys[1 - i];
-    host.association = std::make_unique<Association>(config, host.credits, host);
-    host.sends.clear();
-    host.receives.clear();
-    host.old.clear();
-    host.sends.resize(kSlots);
-    host.receives.resize(kSlots);
-    host.old.resize(kSlots);
-    host.sinks.clear();
-    for (Slot slot = 0; slot <= options_.classes; ++slot) {
-      host.sinks.push_back(std::make_unique<Both>());
-      renew(i, slot);
-      if (options_.attach) attach(i, slot);
-    }
+  for (unsigned host = 0; host <= options.peers; ++host) hosts_.emplace_back(host, options.credits);
+  for (unsigned peer = 1; peer <= options.peers; ++peer)
+    for (Slot slot = 0; slot <= options.classes; ++slot) pairs_.push_back({.peer = peer, .slot = slot});
+  for (Pair& pair : pairs_) {
+    renew(pair);
+    for (const int end : {0, 1}) make(pair, end);
   }
 }
 
-Path::~Path() = default;
-
-bool Path::send(int from, Slot slot, std::size_t bytes) {
-  Host& host = *hosts_[from];
-  if (!host.association->writable(slot)) return false;
-  host.association->send(slot, host.sends[slot]->next(bytes));
-  return true;
+Path::~Path() {
+  for (const auto& flow : flows_) flow->association.reset();  // before the credits of hosts
 }
 
-void Path::put(int from, std::span<const std::byte> packet) {
+void Path::renew(Pair& pair) {
+  pair.incarnation = ++incarnations_;
+  if (pair.numbers[0] != 0 && draw() < 0.5) return;
+  for (std::uint32_t& number : pair.numbers) number = ++numbers_;
+}
+
+void Path::make(Pair& pair, int end) {
+  Host& host = hosts_[end == 0 ? 0 : pair.peer];
+  flows_.push_back(
+      std::make_unique<Flow>(pair, host.index, end, options_.seed * 4096 + pair.incarnation * std::uint64_t{2}));
+  Flow& flow = *flows_.back();
+  pair.ends[end] = &flow;
+  if (options_.drops && pair.slot > 0 && random_() % 3 == 0) flow.receives.drops = 3 + random_() % 5;
+  AssociationConfig config = options_.config;
+  config.job = JobId(1 + pair.peer % 2);
+  config.slot = pair.slot;
+  config.remote = pair.numbers[1 - end];
+  config.unasked = options_.credits.unasked;
+  config.level = options_.level;
+  if (config.level != DataProtection::kNone) config.cipher = protect::best_of(protect::ciphers_here());
+  for (const int direction : {0, 1}) {
+    const std::uint32_t secret = 2 * pair.incarnation + static_cast<unsigned>(direction);
+    std::memcpy((direction == end ? config.send_secret : config.receive_secret).data(), &secret, sizeof secret);
+  }
+  flow.association = std::make_unique<Association>(config, host.credits, flow, flow);
+  host.flows.push_back(&flow);
+  host.number[pair.numbers[end]] = &flow;
+}
+
+void Path::remove(Pair& pair, int end) {
+  Flow& flow = *std::exchange(pair.ends[end], nullptr);
+  Host& host = hosts_[flow.host];
+  std::erase(host.flows, &flow);
+  std::erase_if(host.number, [&](const auto& entry) { return entry.second == &flow; });
+  flow.association.reset();
+}
+
+void Path::restart(Flow& flow, Duration after) {
+  Pair& both = pair(flow.slot, flow.peer);
+  const int first = flow.end;
+  remove(both, first);
+  const Time last = now_ + options_.delay;
+  later_.emplace(last, [this, &both, first] { remove(both, 1 - first), renew(both); });
+  later_.emplace(last + after, [this, &both, first] { make(both, first); });
+  later_.emplace(last + after + options_.delay, [this, &both, first] { make(both, 1 - first); });
+}
+
+void Path::put(const Flow& from, std::vector<std::byte> packet) {
   ++packets;
-  const Head head = *read_head(packet);
-  if (!numbers_.insert({from, head.slot, head.number}).second) reused_ = true;
-  const auto wire = Duration(static_cast<std::int64_t>(packet.size() + 46) * 8'000'000'000 /
-                             static_cast<std::int64_t>(options_.rate.value));
-  free_at_[from] = std::max(free_at_[from], now_) + wire;
-  const auto fly = [&](std::vector<std::byte> bytes) {
-    const auto late = static_cast<std::int64_t>(draw() * static_cast<double>(options_.jitter.value));
-    flying_.emplace(free_at_[from] + options_.delay + Duration(late),
-                    Flight{std::move(bytes), 1 - from, draw() < options_.marks});
-  };
   if (draw() < options_.forged) {
-    std::vector<std::byte> forged(packet.begin(), packet.end());
+    std::vector<std::byte> forged = packet;
     // Somebody who has seen none guesses; who has seen some changes them.
     const std::size_t from_byte = draw() < 0.5 ? 4 : sizeof(Head) + 8;
     for (std::size_t i = from_byte; i < std::min<std::size_t>(forged.size(), 48); ++i)
       forged[i] = static_cast<std::byte>(random_());
-    fly(std::move(forged));
+    fly(from, std::move(forged));
   }
   if (draw() < loss) return;
-  std::vector<std::byte> bytes(packet.begin(), packet.end());
   if (draw() < options_.damage) {
     // Where UDP's checksum would not be asked: what is not a piece's bytes.
     const std::size_t clear =
-        options_.level == DataProtection::kNone ? std::min<std::size_t>(bytes.size(), 32) : bytes.size();
-    bytes[random_() % clear] ^= static_cast<std::byte>(1 + random_() % 255);
+        options_.level == DataProtection::kNone ? std::min<std::size_t>(packet.size(), 32) : packet.size();
+    packet[random_() % clear] ^= static_cast<std::byte>(1 + random_() % 255);
   }
-  if (draw() < options_.twice) fly(bytes);
-  fly(std::move(bytes));
+  if (draw() < options_.twice) fly(from, packet);
+  fly(from, std::move(packet));
 }
 
-// A packet whose parts are read only when the link has room for the next one.
-std::size_t Path::gather(int from, Slot slot, std::span<std::byte> packet) {
-  std::array<std::byte, 9000> own;
-  Gathered parts;
-  if (!hosts_[from]->association->make(now_, slot, own, &parts)) return 0;
-  if (parts.borrows) borrowing_[from].emplace_back(slot, parts.number);
-  std::size_t bytes = 0;
-  for (const auto part : std::span(parts.parts).first(parts.count)) {
-    std::memcpy(packet.data() + bytes, part.data(), part.size());
-    bytes += part.size();
-  }
-  return bytes == parts.bytes ? bytes : 0;
+void Path::fly(const Flow& from, std::vector<std::byte> packet) {
+  const Duration jitter(static_cast<std::int64_t>(draw() * static_cast<double>(options_.jitter.value)));
+  Flight flight{std::move(packet), from.end == 0 ? from.peer : 0, draw() < options_.marks};
+  later_.emplace(hosts_[from.host].free_at + options_.delay + jitter,
+                 [this, flight = std::move(flight)]() mutable { arrive(flight); });
 }
 
-// The most urgent packet first, as long as the link has room.
-void Path::pump(int from) {
-  Host& host = *hosts_[from];
-  if (!host.failed.ok()) return;
-  host.credits.give(now_);
-  std::array<std::byte, 9000> packet;
-  while (free_at_[from] <= now_) {
-    for (; !borrowing_[from].empty(); borrowing_[from].pop_front()) {
-      const auto [slot, number] = borrowing_[from].front();
-      host.association->released(slot, number);
-      if (!host.association->borrows(slot)) host.old[slot].clear();
+// What the link has sent.
+void Path::leave(const Sending& packet) {
+  Flow& from = *packet.from;
+  std::vector<std::byte> bytes;
+  for (const auto part : std::span(packet.parts.parts).first(packet.parts.count)) {
+    const bool own = part.data() >= packet.own.data() && part.data() < packet.own.data() + packet.own.size();
+    if (!own && !from.sends.keeps(part)) {
+      from.wrong = "a packet borrows of a payload that is not kept";
+      return;
     }
-    std::size_t bytes = host.association->make(now_, kAckSlot, packet);
-    for (Slot slot = 0; bytes == 0 && slot <= options_.classes; ++slot)
-      bytes = options_.gathers ? gather(from, slot, packet) : host.association->make(now_, slot, packet);
-    if (bytes == 0) return;
-    put(from, std::span(packet).first(bytes));
+    bytes.insert(bytes.end(), part.begin(), part.end());
+  }
+  if (bytes.size() != packet.parts.bytes) from.wrong = "a packet is not as long as its parts";
+  if (packet.parts.borrows && from.association != nullptr) from.association->released(packet.parts.number);
+  put(from, std::move(bytes));
+}
+
+// The most urgent packet, and of one class those of its flows in turn.
+bool Path::next_packet(Host& host, Sending* packet) {
+  const auto use = [&](Flow& flow, std::size_t bytes) {
+    packet->from = &flow;
+    packet->parts = {.count = 1, .bytes = bytes};
+    packet->parts.parts[0] = std::span(packet->own).first(bytes);
+    return bytes > 0;
+  };
+  for (Flow* flow : host.flows)
+    if (flow->failed.ok() && use(*flow, flow->association->make_ack(now_, packet->own))) return true;
+  for (Slot slot = 0; slot <= options_.classes; ++slot) {
+    for (auto at = host.flows.begin(); at != host.flows.end(); ++at) {
+      Flow& flow = **at;
+      if (flow.slot != slot || !flow.failed.ok()) continue;
+      packet->from = &flow;
+      if (options_.gathers ? !flow.association->make(now_, packet->own, &packet->parts)
+                           : !use(flow, flow.association->make(now_, packet->own)))
+        continue;
+      std::rotate(at, at + 1, host.flows.end());
+      return true;
+    }
+  }
+  return false;
+}
+
+// As much as the link has room for.
+void Path::pump(Host& host) {
+  host.credits.give(now_);
+  while (host.free_at <= now_) {
+    Sending& packet = host.packet;
+    if (std::exchange(host.sending, false)) leave(packet);
+    if (!next_packet(host, &packet)) return;
+    const Head head = *read_head(packet.own);
+    Flow& from = *packet.from;
+    if (!from.heads.insert({head.slot, head.number}).second) from.wrong = "a packet number is used twice";
+    host.free_at =
+        std::max(host.free_at, now_) + Duration(static_cast<std::int64_t>(packet.parts.bytes + 46) * 8'000'000'000 /
+                                                static_cast<std::int64_t>(options_.rate.value));
+    host.sending = packet.parts.borrows;
+    if (!host.sending) leave(packet);
   }
 }
 
-void Path::arrive(const Flight& flight) {
-  Host& host = *hosts_[flight.to];
-  if (!host.failed.ok()) return;
-  std::vector<std::byte> bytes = flight.bytes;
-  host.failed = host.association->take(now_, bytes, flight.marked);
+void Path::arrive(Flight& flight) {
+  Host& host = hosts_[flight.to];
+  std::uint32_t number = 0;
+  std::memcpy(&number, flight.bytes.data(), sizeof number);
+  const auto flow = host.number.find(number);
+  if (flow == host.number.end() || !flow->second->failed.ok()) return;
+  flow->second->failed = flow->second->association->take(now_, flight.bytes, flight.marked);
+}
+
+// When something happens next, but for what is due already and waits for a link.
+Time Path::next_event(Time end) {
+  Time next = end;
+  const auto at = [&](const std::optional<Time>& time) {
+    if (time && *time > now_) next = std::min(next, *time);
+  };
+  if (!later_.empty()) next = std::min(next, later_.begin()->first);
+  for (Host& host : hosts_) {
+    at(host.free_at);
+    at(host.credits.deadline());
+    for (const Flow* flow : host.flows) at(flow->association->deadline());
+  }
+  return next;
 }
 
 bool Path::run(Duration time, const std::function<bool()>& done) {
   const Time end = now_ + time;
   while (!done()) {
-    for (int i : {0, 1}) pump(i);
+    for (Host& host : hosts_) pump(host);
     if (done()) return true;
-    Time next = end;
-    if (!flying_.empty()) next = std::min(next, flying_.begin()->first);
-    for (int i : {0, 1}) {
-      // What is due already waits for the link.
-      if (const auto due = hosts_[i]->association->deadline(); due && *due > now_) next = std::min(next, *due);
-      if (free_at_[i] > now_) next = std::min(next, free_at_[i]);
+    now_ = std::max(next_event(end), now_ + nanoseconds(1));
+    if (now_ >= end) return false;
+    while (!later_.empty() && later_.begin()->first <= now_) {
+      auto what = std::move(later_.begin()->second);
+      later_.erase(later_.begin());
+      what();
     }
-    if (!open()) next = std::min(next, now_ + milliseconds(1));  // `done` may attach
-    if (next >= end) return false;
-    now_ = std::max(next, now_ + nanoseconds(1));
-    while (!flying_.empty() && flying_.begin()->first <= now_) {
-      const Flight flight = std::move(flying_.begin()->second);
-      flying_.erase(flying_.begin());
-      arrive(flight);
-    }
-    for (int i : {0, 1})
-      if (const auto due = hosts_[i]->association->deadline(); due && *due <= now_)
-        if (Status status = hosts_[i]->association->on_time(now_); !status.ok()) hosts_[i]->failed = status;
+    for (Host& host : hosts_)
+      for (Flow* flow : host.flows)
+        if (const auto due = flow->association->deadline(); due && *due <= now_ && flow->failed.ok())
+          flow->failed = flow->association->on_time(now_);
   }
   return true;
 }
 
-bool Path::settled() const {
-  for (const auto& host : hosts_)
-    for (const auto& end : host->sends)
-      if (end && end->sent() != end->given()) return false;
-  return true;
+std::vector<Path::Flow*> Path::flows() {
+  std::vector<Flow*> there;
+  for (const Pair& pair : pairs_)
+    for (Flow* flow : pair.ends)
+      if (flow != nullptr) there.push_back(flow);
+  return there;
+}
+
+bool Path::complete() {
+  return flows().size() == pairs_.size() * 2;
+}
+
+bool Path::settled() {
+  return std::ranges::all_of(flows(), [](const Flow* flow) { return flow->sends.sent() == flow->sends.given(); });
 }
 
 std::string Path::wrong() const {
-  if (reused_) return "a packet number is used twice";
-  for (const auto& host : hosts_) {
-    if (!host->failed.ok()) return host->failed.to_string();
-    if (!host->wrong.empty()) return host->wrong;
-    for (const auto* ends : {&host->sends, &host->receives})
-      for (const auto& end : *ends)
-        if (end && !end->wrong().empty()) return end->wrong();
+  for (const auto& flow : flows_) {
+    if (!flow->failed.ok()) return flow->failed.to_string();
+    if (!flow->wrong.empty()) return flow->wrong;
+    for (const Frames* frames : {&flow->sends, &flow->receives})
+      if (!frames->wrong().empty()) return frames->wrong();
   }
   return {};
 }

@@ -11,29 +11,21 @@ namespace {
 
 using namespace test;
 
-struct OpenPath : Path {
-  explicit OpenPath(const PathOptions& options) : Path(options) {
-    EXPECT_TRUE(run(seconds(1), [&] { return open(); }));
-  }
-};
-
 // Gives frames for as long as there is room, `count` in all of each slot.
 void feed(Path& path, int from, Slot slot, std::uint64_t count, const std::function<std::size_t()>& bytes) {
-  while (path.host(from).sends[slot]->given() < count && path.send(from, slot, bytes())) {
+  while (path.at(from, slot).sends.given() < count && path.at(from, slot).send(bytes())) {
   }
 }
 
 void expect_all(Path& path, const std::string& what) {
   EXPECT_EQ(path.wrong(), "") << what;
-  for (int i : {0, 1}) {
-    for (Slot slot = 0; slot < path.host(i).sinks.size(); ++slot)
-      EXPECT_EQ(path.host(1 - i).receives[slot]->delivered(), path.host(i).sends[slot]->given())
-          << what << ", host " << i << ", slot " << int{slot};
-  }
+  for (const Path::Flow* flow : path.flows())
+    EXPECT_EQ(path.at(1 - flow->end, flow->slot).receives.delivered(), flow->sends.given())
+        << what << ", end " << flow->end << ", slot " << int{flow->slot};
 }
 
 TEST(Path, ACleanPathIsFilled) {
-  OpenPath path({});
+  Path path({});
   const Time begin = path.now();
   constexpr std::uint64_t kFrames = 40;
   feed(path, 0, kBulk, kFrames, [] { return kMaxOperation.value; });
@@ -41,16 +33,16 @@ TEST(Path, ACleanPathIsFilled) {
   expect_all(path, "clean");
   const double goodput = static_cast<double>(kFrames * kMaxOperation.value) * 8 / to_seconds(path.now() - begin);
   EXPECT_GT(goodput, 0.90e9);
-  EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
-  EXPECT_EQ(path.host(1).association->counters().duplicates, 0u);
+  EXPECT_EQ(path.at(0, kBulk).association->counters().packets_lost, 0u);
+  EXPECT_EQ(path.at(1, kBulk).association->counters().duplicates, 0u);
 }
 
 // A message is there after a round trip or less.
 TEST(Path, ASmallFrameGoesAtOnce) {
-  OpenPath path({});
+  Path path({});
   const Time begin = path.now();
-  path.send(0, kUrgent, 4096);
-  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 1; }));
+  path.at(0, kUrgent).send(4096);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.at(1, kUrgent).receives.delivered() == 1; }));
   EXPECT_LT(path.now() - begin, microseconds(20 + 36 + 10));
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); }));
   EXPECT_LT(path.now() - begin, microseconds(250));
@@ -58,23 +50,23 @@ TEST(Path, ASmallFrameGoesAtOnce) {
 
 // Of 1 MiB in each class, given at the same time: the urgent one is there before a tenth of the bulk is.
 TEST(Path, TheMostUrgentGoesFirst) {
-  OpenPath path({});
+  Path path({});
   feed(path, 0, kBulk, 4, [] { return kMaxOperation.value; });
   feed(path, 0, kUrgent, 4, [] { return kMaxOperation.value; });
-  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).receives[kUrgent]->delivered() == 4; }));
-  EXPECT_EQ(path.host(1).receives[kBulk]->delivered(), 0u);
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.at(1, kUrgent).receives.delivered() == 4; }));
+  EXPECT_EQ(path.at(1, kBulk).receives.delivered(), 0u);
   ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); }));
   expect_all(path, "both");
 }
 
 // Bits per second of 10 MiB of bulk.
 double goodput(const PathOptions& options, AssociationCounters* counters = nullptr) {
-  OpenPath path(options);
+  Path path(options);
   const Time begin = path.now();
   feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
   EXPECT_TRUE(path.run(seconds(5), [&] { return path.settled(); }));
   expect_all(path, "goodput");
-  if (counters != nullptr) *counters = path.host(0).association->counters();
+  if (counters != nullptr) *counters = path.at(0, kBulk).association->counters();
   return static_cast<double>(40 * kMaxOperation.value) * 8 / to_seconds(path.now() - begin);
 }
 
@@ -116,25 +108,19 @@ TEST(Path, ABurstThatIsLostWholeIsNoBlackHole) {
   options.config.packet_bytes = 256;
   options.config.window = mib(512);
   options.credits.window = options.credits.unasked = mib(512);
-  OpenPath path(options);
-  Association& association = *path.host(0).association;
-  const Slot slot = kBulk;
+  Path path(options);
+  Path::Flow& flow = path.at(0, kBulk);
   std::uint64_t lost = 0;
   std::array<std::byte, 256> packet;
   while (lost < 1'200'000) {
-    path.send(0, slot, kMaxOperation.value);
+    flow.send(kMaxOperation.value);
     const std::uint64_t before = lost;
-    while (association.make(path.now(), slot, packet) > 0) ++lost;
-    if (lost == before && !association.writable(slot)) break;
+    while (flow.association->make(path.now(), packet) > 0) ++lost;
+    if (lost == before && !flow.association->writable()) break;
   }
   ASSERT_GT(lost, 600'000u);
-  path.close(0, slot);  // what was lost is not sent again: the numbers are ahead, and no more
-  path.attach(0, slot);
-  ASSERT_TRUE(path.run(seconds(1), [&] { return path.host(1).closed[slot] == 1; }));
-  path.attach(1, slot);
-  ASSERT_TRUE(path.run(seconds(1), [&] { return association.writable(slot) && path.open(); }));
-  ASSERT_TRUE(path.send(0, slot, 100'000));
-  ASSERT_TRUE(path.run(seconds(1), [&] { return path.settled(); })) << "every packet is implausible";
+  ASSERT_TRUE(path.run(seconds(1), [&] { return path.at(1, kBulk).receives.delivered() == 2; }))
+      << "every packet is implausible";
   EXPECT_EQ(path.wrong(), "");
 }
 
@@ -144,19 +130,19 @@ TEST(Path, ForgedPacketsChangeNothingButACounter) {
     PathOptions options;
     options.forged = 1;
     options.level = level;
-    OpenPath path(options);
+    Path path(options);
     feed(path, 0, kBulk, 8, [] { return std::size_t{50'000}; });
     ASSERT_TRUE(path.run(seconds(2), [&] { return path.settled(); }));
     expect_all(path, "forged");
-    EXPECT_GT(path.host(1).association->counters().forged, 200u);
-    EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
+    EXPECT_GT(path.at(1, kBulk).association->counters().forged, 200u);
+    EXPECT_EQ(path.at(0, kBulk).association->counters().packets_lost, 0u);
   }
 }
 
 TEST(Path, AnOutageIsSurvived) {
-  OpenPath path({});
+  Path path({});
   feed(path, 0, kBulk, 20, [] { return kMaxOperation.value; });
-  path.send(0, kControl, 0);
+  path.at(0, kControl).send(0);
   ASSERT_FALSE(path.run(milliseconds(10), [] { return false; }));
   path.loss = 1;
   ASSERT_FALSE(path.run(milliseconds(300), [] { return false; }));
@@ -172,12 +158,12 @@ TEST(Path, AnOutageIsSurvived) {
 TEST(Path, MarksOfCongestionAreHeeded) {
   PathOptions options;
   options.marks = 0.5;
-  OpenPath path(options);
+  Path path(options);
   feed(path, 0, kBulk, 40, [] { return kMaxOperation.value; });
   ASSERT_TRUE(path.run(seconds(20), [&] { return path.settled(); }));
   expect_all(path, "marked");
-  EXPECT_LT(path.host(0).association->window(kBulk), kib(64).value);
-  EXPECT_EQ(path.host(0).association->counters().packets_lost, 0u);
+  EXPECT_LT(path.at(0, kBulk).association->window(), kib(64).value);
+  EXPECT_EQ(path.at(0, kBulk).association->counters().packets_lost, 0u);
 }
 
 }  // namespace

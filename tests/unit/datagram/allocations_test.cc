@@ -12,14 +12,12 @@
 namespace tensorlane::datagram {
 namespace {
 
-constexpr Slot kSlot = 1;
 constexpr std::size_t kPacket = 1400, kFlying = 64;
 
-struct CountedHost final : AssociationOwner, ports::FrameSink {
-  CountedHost(const AssociationConfig& config) : place(kMaxOperation.value), association(config, credits, *this) {}
-  void on_open(Slot) override {}
-  void on_closed(Slot, const Status&) override {}
-  void on_credit() override {}
+struct CountedHost final : CreditHolder, ports::FrameSink {
+  CountedHost(const AssociationConfig& config)
+      : place(kMaxOperation.value), association(config, credits, *this, *this) {}
+  void credit_raised() override {}
   Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
     return std::span(place).first(header.payload_bytes);
   }
@@ -34,6 +32,7 @@ struct CountedHost final : AssociationOwner, ports::FrameSink {
 
 AssociationConfig counted_config(unsigned char end) {
   AssociationConfig config;
+  config.slot = 1;
   config.packet_bytes = kPacket;
   config.send_secret[0] = std::byte{end};
   config.receive_secret[0] = static_cast<std::byte>(1 - end);
@@ -44,7 +43,6 @@ TEST(Allocations, APacketAllocatesNothing) {
   ASSERT_GE(sodium_init(), 0);
   CountedHost hosts[2] = {{counted_config(0)}, {counted_config(1)}};
   Time now{1000};
-  for (CountedHost& host : hosts) host.association.attach(now, kSlot, host);
   struct Flight {
     int to = 0;
     std::size_t bytes = 0;
@@ -60,16 +58,16 @@ TEST(Allocations, APacketAllocatesNothing) {
     for (int from : {0, 1}) {
       Association& association = hosts[from].association;
       hosts[from].credits.give(now);
-      if (association.writable(kSlot) && association.outstanding(kSlot) < 200'000)
-        association.send(kSlot, {.header = {}, .payload = payload});
-      for (const Slot slot : {kAckSlot, kSlot}) {
+      if (association.writable() && association.outstanding() < 200'000)
+        association.send({.header = {}, .payload = payload});
+      for (const bool ack : {true, false}) {
         Flight& flight = flying[random() % kFlying];
         if (flight.bytes > 0 && random() % 30 != 0) {
           const std::span packet = std::span(flight.packet).first(flight.bytes);
           ASSERT_TRUE(hosts[flight.to].association.take(now, packet, false).ok());
         }
         flight.to = 1 - from;
-        flight.bytes = association.make(now, slot, flight.packet);
+        flight.bytes = ack ? association.make_ack(now, flight.packet) : association.make(now, flight.packet);
         packets += flight.bytes > 0;
       }
       if (association.deadline().value_or(now + seconds(1)) <= now) {

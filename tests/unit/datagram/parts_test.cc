@@ -61,7 +61,6 @@ TEST(RoundTrips, BelievesThePeersDelayAsFarAsTheLeastRoundTripAllows) {
   EXPECT_EQ(trips.smoothed(), microseconds(100));
   trips.add(microseconds(180), microseconds(500));  // it lies
   EXPECT_EQ(trips.smoothed(), microseconds(110));
-  EXPECT_EQ(trips.least(), microseconds(100));
   EXPECT_GT(trips.timeout(), trips.smoothed());
 }
 
@@ -77,18 +76,16 @@ class Recovering : public ::testing::Test {
   bool ack(std::vector<Range> come) { return recovery.acknowledge(now, come, {}, &trips, &outcome); }
 
   Time now{1'000'000};
-  Recovering() { recovery.prepare(); }
   Recovery recovery{16};
   RoundTrips trips;
   Recovery::Outcome outcome;
 };
 
-TEST_F(Recovering, WhatIsAcknowledgedIsToldOnce) {
+TEST_F(Recovering, WhatIsAcknowledgedIsSaidOnce) {
   send(4);
   EXPECT_EQ(recovery.bytes_in_flight(), 400u);
   ASSERT_TRUE(ack({{0, 2}}));
   EXPECT_THAT(outcome.acked, ElementsAre(Range{0, 200}));
-  EXPECT_EQ(outcome.bytes_acked, 200u);
   ASSERT_TRUE(ack({{0, 3}}));
   EXPECT_THAT(outcome.acked, ElementsAre(Range{200, 300}));
   ASSERT_TRUE(ack({{0, 3}}));
@@ -114,17 +111,18 @@ TEST_F(Recovering, WhereALostOneArrivesAfterAllOnlyTimeCounts) {
   now = now + microseconds(1000);
   ASSERT_TRUE(ack({{1, 5}}));
   EXPECT_EQ(outcome.packets_lost, 1u);
-  const Duration before = trips.patience(recovery.quarters());
   ASSERT_TRUE(ack({{0, 5}}));
-  EXPECT_TRUE(recovery.reorders());
-  EXPECT_GT(trips.patience(recovery.quarters() + 1), before);
+  EXPECT_EQ(outcome.spurious, 1u);
   EXPECT_LE(trips.patience(1000), trips.smoothed() * 2 + microseconds(200)) << "a round trip more at the most";
+  const Time first = now;
   send(8);
   now = now + microseconds(900);
   ASSERT_TRUE(ack({{6, 13}}));
   EXPECT_EQ(outcome.packets_lost, 0u) << "seven behind it have come";
   const auto due = recovery.deadline(trips);
   ASSERT_TRUE(due);
+  EXPECT_EQ(*due, first + trips.patience(2)) << "it has grown by a quarter";
+  EXPECT_GT(trips.patience(2), trips.patience(1));
   recovery.on_time(*due, trips, &outcome);
   EXPECT_THAT(outcome.lost, ElementsAre(Range{500, 600}));
 }
@@ -140,14 +138,13 @@ TEST_F(Recovering, OneThatIsOvertakenForTooLongIsLost) {
   EXPECT_THAT(outcome.lost, IsEmpty());
   recovery.on_time(*due, trips, &outcome);
   EXPECT_THAT(outcome.lost, ElementsAre(Range{0, 100}));
-  EXPECT_EQ(recovery.timeouts(), 0u);
   EXPECT_FALSE(recovery.deadline(trips));
 }
 
 TEST_F(Recovering, SilenceIsProbedEverMoreRarely) {
   send(2);
   Duration before;
-  for (unsigned i = 1; i <= 2; ++i) {
+  for (int i = 0; i < 2; ++i) {
     const auto due = recovery.deadline(trips);
     ASSERT_TRUE(due);
     EXPECT_GT(*due - now, before);
@@ -156,11 +153,10 @@ TEST_F(Recovering, SilenceIsProbedEverMoreRarely) {
     recovery.on_time(now, trips, &outcome);
     EXPECT_EQ(outcome.probe, (Range{0, 100}));
     EXPECT_THAT(outcome.lost, IsEmpty()) << "it may be on its way still";
-    EXPECT_EQ(recovery.timeouts(), i);
   }
   ASSERT_TRUE(ack({{0, 1}}));
   EXPECT_THAT(outcome.acked, ElementsAre(Range{0, 100}));
-  EXPECT_EQ(recovery.timeouts(), 0u);
+  EXPECT_EQ(*recovery.deadline(trips), now + trips.timeout()) << "it begins anew";
 }
 
 // One without a piece only says how much there is. Probing with it would leave what is lost behind it where it is.
@@ -205,9 +201,8 @@ TEST_F(Recovering, IsFullUntilTheOldestIsKnown) {
   EXPECT_FALSE(recovery.full());
 }
 
-TEST(SendStream, SendsWhatWasLostFirstAndTellsOfFramesInOrder) {
+TEST(SendStream, SendsWhatWasLostFirstAndReportsFramesInOrder) {
   SendStream stream(4);
-  stream.prepare();
   const std::vector<std::byte> payload(100, std::byte{9});
   for (std::uint64_t token : {1u, 2u})
     stream.push({.type = protocol::FrameType::kData, .payload_bytes = 100}, payload, token);
@@ -229,7 +224,7 @@ TEST(SendStream, SendsWhatWasLostFirstAndTellsOfFramesInOrder) {
   stream.take({0, 150}, std::span(out).first(150));
   stream.arrived({0, 150}, note);
   EXPECT_THAT(sent, ElementsAre(1, 2));
-  EXPECT_EQ(stream.frames(), 0u);
+  EXPECT_EQ(stream.acked(), stream.end());
 }
 
 TEST(Window, MarksMakeItSmallerAndItGrowsAgain) {
@@ -263,20 +258,20 @@ TEST(Window, LossesThatAreNoneAreTakenBack) {
 }
 
 struct Raised final : CreditHolder {
-  void credit_raised(Slot slot) override { raised.push_back(slot); }
-  std::vector<Slot> raised;
+  void credit_raised() override { ++times; }
+  int times = 0;
 };
 
 class Crediting : public ::testing::Test, public CreditHolder {
  protected:
-  // The classes in which somebody may send more.
-  std::vector<Slot> give() {
-    raised.clear();
+  // How often somebody may send more.
+  int give() {
+    times = 0;
     credits.give(now);
-    return raised;
+    return times;
   }
-  void credit_raised(Slot slot) override { raised.push_back(slot); }
-  std::vector<Slot> raised;
+  void credit_raised() override { ++times; }
+  int times = 0;
   Credits::Options options{.window = Bytes(40'000), .unasked = Bytes(1000), .quantum = Bytes(10'000)};
   Credits credits{options};
   Time now{0};
@@ -296,7 +291,7 @@ TEST_F(Crediting, UrgentDoesNotWaitForCreditThatBulkHolds) {
   const auto bulk = credits.add(JobId(1), 2, *this);
   credits.wants(bulk, 100'000);
   give();
-  EXPECT_EQ(credits.outstanding(2), 40'000u);
+  EXPECT_EQ(credits.credit(bulk), 41'000u) << "all of the window, and what it may send unasked";
   const auto urgent = credits.add(JobId(2), 1, *this);
   credits.wants(urgent, 30'000);
   give();
@@ -315,11 +310,11 @@ TEST_F(Crediting, UnaskedIsOnlyWhatBeginsAMessage) {
   for (const auto stream : streams) credits.come(now, stream, 1000);
   give();
   std::uint64_t ahead = 0;
-  for (const auto stream : streams) ahead += credits.ahead(stream);
+  for (const auto stream : streams) ahead += credits.credit(stream) - 1000;
   EXPECT_LE(ahead, options.window.value + options.quantum.value);
   credits.come(now, streams[0], 1'000'000);  // it has all
   give();
-  EXPECT_EQ(credits.ahead(streams[0]), options.unasked.value);
+  EXPECT_EQ(credits.credit(streams[0]), 1'000'000 + options.unasked.value);
 }
 
 TEST_F(Crediting, WhoSpeaksAgainHoldsWhatItHeld) {
@@ -328,12 +323,10 @@ TEST_F(Crediting, WhoSpeaksAgainHoldsWhatItHeld) {
   give();
   now = now + options.gives_up;
   give();
-  EXPECT_EQ(credits.outstanding(1), 0u);
   EXPECT_EQ(credits.credit(silent), 41'000u);
   credits.come(now, silent, 100);
-  EXPECT_EQ(credits.outstanding(1), 39'900u);
   give();
-  EXPECT_LE(credits.credit(silent), 51'000u);
+  EXPECT_EQ(credits.credit(silent), 51'000u) << "a quantum: 39,900 bytes of the window count as on their way";
 }
 
 TEST_F(Crediting, InsideAClassJobsTakeTurnsAndThenTheirPeers) {
@@ -351,9 +344,9 @@ TEST_F(Crediting, WhatComesMakesRoom) {
   credits.wants(stream, 1'000'000);
   give();
   EXPECT_EQ(credits.credit(stream), 41'000u);
-  EXPECT_THAT(give(), IsEmpty());
+  EXPECT_EQ(give(), 0);
   credits.come(now, stream, 10'000);
-  EXPECT_THAT(give(), ElementsAre(1));
+  EXPECT_EQ(give(), 1);
   EXPECT_EQ(credits.credit(stream), 51'000u);
 }
 
@@ -372,11 +365,13 @@ TEST_F(Crediting, WhoIsGoneHoldsNothing) {
   const auto first = credits.add(JobId(1), 1, *this);
   credits.wants(first, 1'000'000);
   give();
-  EXPECT_GE(credits.outstanding(1), options.window.value);
+  EXPECT_EQ(credits.credit(first), 41'000u);
   credits.remove(first);
-  EXPECT_EQ(credits.outstanding(1), 0u);
   EXPECT_EQ(credits.add(JobId(3), 2, *this), first) << "its number is free";
   EXPECT_EQ(credits.credit(first), 1000u);
+  credits.wants(first, 1'000'000);
+  give();
+  EXPECT_EQ(credits.credit(first), 41'000u) << "and all of the window";
 }
 
 // Another one of the same job and class is there, and waits for nothing.
@@ -388,10 +383,10 @@ TEST_F(Crediting, WhoIsGoneIsGivenNothingWhoeverRemains) {
     all.wants(waits, wanted);
     all.give(now);
     ASSERT_EQ(all.credit(waits), 41'000u);
-    gone.raised.clear();
+    gone.times = 0;
     all.remove(waits);
     all.give(now);
-    EXPECT_THAT(gone.raised, IsEmpty());
+    EXPECT_EQ(gone.times, 0);
     all.wants(rests, 5000);
     all.give(now);
     EXPECT_EQ(all.credit(rests), 5000u);
@@ -402,7 +397,7 @@ TEST_F(Crediting, WhoIsGoneIsGivenNothingWhoeverRemains) {
 // counts as on its way is what was given, and in the end all that stay have all they want.
 TEST(Credits, HoldWhateverComesAndGoes) {
   struct Holder final : CreditHolder {
-    void credit_raised(Slot) override { EXPECT_TRUE(there); }
+    void credit_raised() override { EXPECT_TRUE(there); }
     bool there = false;
     Slot slot = 0;
     Credits::Stream stream = 0;
@@ -445,7 +440,13 @@ TEST(Credits, HoldWhateverComesAndGoes) {
       }
     }
     EXPECT_TRUE(std::ranges::all_of(holders, is_done)) << "seed " << seed;
-    for (Slot slot = 0; slot < 3; ++slot) EXPECT_EQ(credits.outstanding(slot), 0u) << "seed " << seed;
+    // Nothing counts as on its way: who is less urgent than all may have the whole window.
+    Holder last;
+    last.there = true;
+    last.stream = credits.add(JobId(1), 3, last);
+    credits.wants(last.stream, 1'000'000);
+    credits.give(now);
+    EXPECT_EQ(credits.credit(last.stream), 41'000u) << "seed " << seed;
   }
 }
 
