@@ -15,6 +15,7 @@
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "daemon/transport/dpdk/ethdev/eal.h"
 #include "daemon/transport/dpdk/ethdev/log_stream.h"
@@ -107,11 +108,13 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
   rte_eth_dev_info info{};
   if (const int error = rte_eth_dev_info_get(device->id_, &info); error != 0)
     return failed("the device does not say what it can", device->name(), -error);
+  const std::string_view driver = info.driver_name == nullptr ? "" : info.driver_name;
+  const bool virtio = driver == "net_virtio" || driver == "net_virtio_user";
   // The kernel spreads what arrives over all of its queues. A peer over shared memory, which has as many classes, needs
-  // a queue here for each of its own.
+  // a queue here for each of its own. Queues of virtio are pairs: what arrives comes in those of all that send.
   device->receive_queues_ = config.receive_queues;
   if (af_packet) device->receive_queues_ = info.max_rx_queues;
-  if (memif)
+  if (memif || virtio)
     device->receive_queues_ = std::max(device->receive_queues_, static_cast<std::uint16_t>(config.queues.size()));
   if (af_packet || device->string_.driver_is("net_af_xdp"))
     device->kernel_link_ = std::make_unique<KernelLink>(*device->string_.argument("iface"));
