@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -92,6 +93,23 @@ Status check_socket(const DeviceString& device) {
   return {};
 }
 
+// A PCI device that DPDK has not brought up: its drivers do not say why.
+Status explain_pci(const std::string& address, const Status& failure) {
+  std::error_code ignored;
+  const std::filesystem::path device = "/sys/bus/pci/devices/" + address;
+  if (!std::filesystem::exists(device, ignored))
+    return {Code::kNotFound, "this host has no such device on PCI", address, "take an address that `lspci -D` lists"};
+  const std::string driver = std::filesystem::read_symlink(device / "driver", ignored).filename().string();
+  const std::string doctor = "`tensorlane doctor` says what else is wrong";
+  if (driver == "vfio-pci")
+    return {failure.code(), failure.what(), address,
+            fmt::format("let DPDK see it, by `eal: ['-a', '{}']`; {}", address, doctor)};
+  const std::string has =
+      driver.empty() ? "no driver is bound to the device" : fmt::format("the driver '{}' has the device", driver);
+  return {Code::kUnavailable, fmt::format("{}, and DPDK did not bring it up: {}", has, failure.what()), address,
+          "bind it to vfio-pci; " + doctor};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
@@ -149,7 +167,9 @@ Status Device::find() {
     if (error != 0 || !found || (!string_.pci && rte_eth_dev_count_avail() == before)) {
       id_ = RTE_MAX_ETHPORTS;
       // -1 is EPERM by its number, and what drivers answer for anything.
-      return failed("DPDK did not bring the device up", string_.name, error == 0 ? ENODEV : error == -1 ? EIO : -error);
+      const int why = error == 0 ? ENODEV : error == -1 ? EIO : -error;
+      const Status failure = failed("DPDK did not bring the device up", string_.name, why);
+      return string_.pci ? explain_pci(string_.name, failure) : failure;
     }
     rte_eth_dev_info info{};
     if (!string_.pci && rte_eth_dev_info_get(id_, &info) == 0) plugged_ = info.device;
