@@ -1,5 +1,6 @@
 #include "daemon/transport/dpdk/ethdev/device.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <net/if.h>
 #include <rte_bus.h>
@@ -91,6 +92,12 @@ Status check_socket(const DeviceString& device) {
       return {Code::kAlreadyExists, fmt::format("another device serves the socket {}", path), device.name,
               "give each server its own socket"};
   return {};
+}
+
+// So that a descriptor can be read until it is empty.
+bool do_not_block(int descriptor) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  return flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
 // A PCI device that DPDK has not brought up: its drivers do not say why.
@@ -299,7 +306,10 @@ void Device::find_wake_descriptors() {
   forget_complaints();
   for (std::uint16_t queue = 0; queue < receive_queues_; ++queue) {
     const int descriptor = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, queue);
-    if (descriptor < 0) {
+    // A driver may have descriptors, and no way to ask for interrupts.
+    const bool works = descriptor >= 0 && rte_eth_dev_rx_intr_enable(id_, queue) == 0 &&
+                       rte_eth_dev_rx_intr_disable(id_, queue) == 0 && do_not_block(descriptor);
+    if (!works) {
       wake_descriptors_.clear();
       spdlog::info("{}: has no interrupts for packets that arrive, so it is polled", string_.name);
       return;
