@@ -88,6 +88,8 @@ std::uint16_t mtu_of(const config::DaemonConfig& config) {
 Result<dpdk::PortConfig> packet_port_config(const config::DaemonConfig& config, RailIndex rail) {
   dpdk::PortConfig port;
   port.device = config.dpdk.devices[rail.value];
+  const auto device = dpdk::parse_device(port.device);
+  port.interrupts = device.ok() && device->pci;  // virtual devices have none
   TL_ASSIGN_OR_RETURN(const dpdk::LocalAddress address, local_address(config, rail));
   port.addresses.push_back(address);
   port.udp_port = config.dpdk.port;

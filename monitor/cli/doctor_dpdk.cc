@@ -35,6 +35,8 @@ constexpr std::string_view kHugePages = "/sys/kernel/mm/hugepages";
 // The kernel keeps the device, and DPDK drives it beside the kernel.
 constexpr std::array<std::string_view, 4> kBifurcated = {"mlx5_core", "mlx4_core", "mana", "hv_netvsc"};
 constexpr std::array<std::string_view, 2> kUio = {"igb_uio", "uio_pci_generic"};
+// Drivers that leave a device's IOMMU group to others.
+constexpr std::array<std::string_view, 3> kLeavesGroup = {"vfio-pci", "pci-stub", "pcieport"};
 // With these in `eal`, DPDK wants huge pages, and the daemon does not go without.
 constexpr std::array<std::string_view, 4> kWantsHuge = {"--in-memory", "--huge-dir", "--huge-unlink", "--socket-mem"};
 
@@ -243,6 +245,7 @@ class DpdkDoctor {
     if (driver == "vfio-pci") {
       check_vfio(folder);
     } else if (holds(kUio, driver)) {
+      without_iommu_ = true;
       add(Severity::kWarning, place, fmt::format("with {} the device can write to all memory of the host", driver),
           bind);
     } else {
@@ -267,8 +270,10 @@ class DpdkDoctor {
     if (no_iommu) {
       add(Severity::kWarning, unsafe, "vfio works without an IOMMU: the device can write to all memory of the host",
           fmt::format("switch the IOMMU on, and echo 0 > {}", unsafe));
-      if (!files::exists(at(file))) file = "/dev/vfio/noiommu-" + group;
+      without_iommu_ = !files::exists(at(file));
+      if (without_iommu_) file = "/dev/vfio/noiommu-" + group;
     }
+    check_group(group, std::filesystem::path(folder).filename().string());
     struct stat about {};
     const files::Opened found = files::find(at(file));
     if (!found.ok() || fstat(found.get(), &about) != 0) {
@@ -276,6 +281,19 @@ class DpdkDoctor {
     } else if (!daemon_.who.may_use(about)) {
       add(Severity::kError, file, fmt::format("user {} of the daemon may not read and write it", daemon_.who.user),
           fmt::format("chown {} {}, by a rule of udev that does so at each start", daemon_.who.user, file));
+    }
+  }
+
+  // The kernel gives out a group as a whole, or not at all.
+  void check_group(const std::string& group, const std::string& address) {
+    const std::string devices = "/sys/kernel/iommu_groups/" + group + "/devices";
+    for (const std::string& other : files::names_in(at(devices))) {
+      const std::string driver = link("/sys/bus/pci/devices/" + other + "/driver");
+      if (other == address || driver.empty() || holds(kLeavesGroup, driver)) continue;
+      add(Severity::kError, devices + "/" + other,
+          fmt::format("'{}' has this device of the same IOMMU group, so vfio-pci does not give {} out", driver,
+                      address),
+          "unbind it or bind it to vfio-pci, too, or put the NIC into a slot with a group of its own");
     }
   }
 
@@ -361,19 +379,21 @@ class DpdkDoctor {
       free += number(fmt::format("{}/{}/free_hugepages", kHugePages, size)).value_or(0);
     }
     const std::string place(kHugePages), reserve = "echo 256 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    const std::string no_iommu = without_iommu_ ? ", and a device without an IOMMU cannot use them" : "";
     const bool without = config_.eal_has("--no-huge");
     const bool wants =
         std::any_of(kWantsHuge.begin(), kWantsHuge.end(), [&](auto name) { return config_.eal_has(name); });
     if (without && pci) {
-      add(Severity::kWarning, config_.path,
-          "`eal` says --no-huge: the memory of packets is in small pages, which costs time",
+      add(without_iommu_ ? Severity::kError : Severity::kWarning, config_.path,
+          "`eal` says --no-huge: the memory of packets is in small pages, which costs time" + no_iommu,
           reserve + ", and leave --no-huge out");
     } else if (!without && all == 0) {
-      add(wants || pci ? Severity::kError : Severity::kNote, place,
+      const Severity small = pci ? Severity::kWarning : Severity::kNote;
+      add(wants || without_iommu_ ? Severity::kError : small, place,
           wants ? "`eal` asks for huge pages, and the host has none"
                 : "the host has no huge pages: the daemon starts DPDK with --no-huge, its memory is in small pages, "
                   "which costs time" +
-                      std::string(pci ? ", and not every driver of a PCI device takes them" : ""),
+                      no_iommu,
           reserve + (wants ? ", or put --no-huge in the place of what asks for them, for a test or a small host"
                            : ", or say --no-huge in `eal` for a test or a small host"));
     } else if (!without && free == 0 && daemon_.process.empty()) {
@@ -406,6 +426,7 @@ class DpdkDoctor {
   findings::Report& report_;
   const Daemon daemon_;
   std::optional<std::uint32_t> mtu_;
+  bool without_iommu_ = false;  // a device uses physical addresses
 };
 
 }  // namespace

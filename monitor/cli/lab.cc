@@ -79,8 +79,10 @@ Status save(const Lab& lab) {
                        {"owner", lab.owner},
                        {"owner_started", lab.owner_started}};
   if (lab.guests) {
-    state["guests"] = {
-        {"image", lab.guests->image}, {"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
+    state["guests"] = {{"image", lab.guests->image},
+                       {"memory_mib", lab.guests->memory_mib},
+                       {"vlan", lab.guests->vlan},
+                       {"iommu", lab.guests->iommu}};
   }
   for (const Node& node : lab.plan.nodes) {
     for (const Port& port : node.ports) {
@@ -99,7 +101,8 @@ Status save(const Lab& lab) {
 std::optional<Guests> guests_of(const nlohmann::json& state) {
   if (!state.contains("guests") || !state["guests"].is_object()) return std::nullopt;
   const nlohmann::json& guests = state["guests"];
-  return Guests{guests.value("image", ""), guests.value("memory_mib", 0), guests.value("vlan", std::uint16_t{0})};
+  return Guests{guests.value("image", ""), guests.value("memory_mib", 0), guests.value("vlan", std::uint16_t{0}),
+                guests.value("iommu", false)};
 }
 
 // The plan of a lab whose other members are there, all ports under its policy.
@@ -107,6 +110,7 @@ Result<LabPlan> plan_of(const Lab& lab, const fabric::Fabric& fabric) {
   TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, lab.name, lab.buffer, lab.switching));
   for (Node& node : plan.nodes) {
     node.is_guest = lab.guests && !node.is_switch;
+    if (node.is_guest) node.queues = guest_queues(*lab.guests, plan.classes);
     for (Port& port : node.ports) port.policy = lab.policy;
   }
   return plan;

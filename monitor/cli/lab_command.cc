@@ -77,7 +77,8 @@ nlohmann::json describe(const Lab& lab) {
                       {"hosts", hosts},
                       {"switches", switches},
                       {"ports", ports}};
-  if (lab.guests) text["guests"] = {{"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
+  if (lab.guests)
+    text["guests"] = {{"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}, {"iommu", lab.guests->iommu}};
   return text;
 }
 
@@ -225,6 +226,9 @@ void add_guest_options(CLI::App& command, Arguments& arguments) {
   add("--guest", guests.image, "Folder of their vmlinux and initrd");
   add("--memory", guests.memory_mib, "MiB of each");
   add("--vlan", guests.vlan, "802.1Q id of the hosts' rdma addresses; 0: no VLAN");
+  command
+      .add_flag("--iommu", guests.iommu, "They have an IOMMU and a queue for each class, so vfio can have their NICs")
+      ->needs(rdma);
 }
 
 }  // namespace

@@ -107,6 +107,18 @@ std::string rdma_netdev(const Port& port, std::uint16_t vlan) {
 
 // --- starting
 
+// One of the guest's NICs, which have more than one queue where vfio-pci can have them.
+std::vector<std::string> nic_words(const Node& node, std::size_t rail, std::size_t index, bool iommu) {
+  std::string tap = fmt::format("tap,id=net{},ifname={},script=no,downscript=no", rail, guest_tap(rail));
+  std::string nic = fmt::format("virtio-net-pci,netdev=net{0},mac=52:54:00:77:{0:02x}:{1:02x}", rail, index + 1);
+  if (iommu) {
+    tap += fmt::format(",queues={}", node.queues);
+    // An interrupt for each queue of either direction, one for what changes, and one for the control queue.
+    nic += fmt::format(",mq=on,vectors={},disable-legacy=on,iommu_platform=on", 2 * node.queues + 2);
+  }
+  return {"-netdev", tap, "-device", nic};
+}
+
 std::vector<std::string> guest_command(const Node& node, std::size_t index, const std::string& runtime,
                                        const Guests& guests) {
   const std::string home = guest_home(runtime, node.name);
@@ -117,14 +129,17 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   // more.
   add({"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1,maxcpus=2", "-m", std::to_string(guests.memory_mib)});
   add({"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", home + "/pid"});
+  add({"-qmp", fmt::format("unix:{}/qmp,server=on,wait=off", home)});
+  // Before the devices that it is to translate for. vfio wants interrupts translated, too.
+  if (guests.iommu) add({"-machine", "q35", "-device", "intel-iommu,intremap=on"});
   // no_timer_check: on a busy machine the kernel waits for emulated timer ticks in vain, and panics. nr_cpus, tsc:
   // where there may be two CPUs the kernel does not trust their counter, and asks a device for the time, in a system
   // call.
   add({"-kernel", guests.image + "/vmlinux", "-initrd", guests.image + "/initrd", "-append",
        fmt::format("console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests no_timer_check "
                    "nr_cpus=1 tsc=reliable "
-                   "tl_host={} tl_shared={}",
-                   node.name, runtime)});
+                   "{}tl_host={} tl_shared={}",
+                   guests.iommu ? "intel_iommu=on iommu=pt " : "", node.name, runtime)});
   // Both serial ports: the console, and the requests to the agent.
   add({"-serial", "file:" + home + "/console"});
   add({"-chardev", fmt::format("pipe,id=agent,path={}/requests", home), "-serial", "chardev:agent"});
@@ -133,8 +148,8 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   add({"-fsdev", fmt::format("local,id=shared,path={},security_model=none", runtime)});
   add({"-device", "virtio-9p-pci,fsdev=shared,mount_tag=shared"});
   for (std::size_t r = 0; r < node.ports.size(); ++r) {
-    add({"-netdev", fmt::format("tap,id=net{},ifname={},script=no,downscript=no", r, guest_tap(r))});
-    add({"-device", fmt::format("virtio-net-pci,netdev=net{0},mac=52:54:00:77:{0:02x}:{1:02x}", r, index + 1)});
+    const std::vector<std::string> nic = nic_words(node, r, index, guests.iommu);
+    argv.insert(argv.end(), nic.begin(), nic.end());
   }
   return argv;
 }
@@ -283,6 +298,10 @@ int sleep_or_signal(const sigset_t& signals) {
 }
 
 }  // namespace
+
+std::size_t guest_queues(const Guests& guests, const fabric::ClassTable& classes) {
+  return guests.iommu ? 1 + classes.data.size() : 1;
+}
 
 std::string default_guest_image() {
   std::error_code failure;

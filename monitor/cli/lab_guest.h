@@ -24,7 +24,11 @@ struct Guests {
   std::string image;       // folder with vmlinux and initrd
   int memory_mib = 512;    // each
   std::uint16_t vlan = 0;  // 802.1Q id of the hosts' rdma addresses; 0: no VLAN
+  bool iommu = false;      // an IOMMU before their NICs, so that vfio-pci can have them
 };
+
+// Transmit queues of a guest's NICs: one, and with an IOMMU one for each class, as a daemon that drives them wants.
+std::size_t guest_queues(const Guests& guests, const fabric::ClassTable& classes);
 
 // Link size for an RDMA path MTU of 4096, the largest.
 inline constexpr std::uint32_t kRdmaMtu = 4500;
@@ -44,7 +48,8 @@ std::string guest_tc_lines(const Node& node, const fabric::ClassTable& classes, 
 std::string guest_rdma_lines(const Node& node);
 
 // Starts one guest per host of `plan`, whose namespaces are there, and waits until each takes commands and its devices
-// are active. Whoever ends the processes in the namespaces ends the guests. kTimedOut, or kUnavailable when a guest
+// are active. RUNTIME/guests/HOST/qmp is a socket of QEMU's machine protocol, where the links of the NICs net0, net1
+// can be set. Whoever ends the processes in the namespaces ends the guests. kTimedOut, or kUnavailable when a guest
 // gives up, with what its console said last.
 Status start_guests(const LabPlan& plan, const std::string& runtime, const Guests& guests);
 

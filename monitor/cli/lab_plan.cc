@@ -352,7 +352,8 @@ std::string address_lines(const Node& node) {
   if (node.is_guest) {
     for (std::size_t r = 0; r < node.ports.size(); ++r) {
       const std::string bridge = fmt::format("br{}", r), tap = guest_tap(r);
-      lines += bridge_lines(bridge) + fmt::format("tuntap add dev {} mode tap\n", tap);
+      lines += bridge_lines(bridge) +
+               fmt::format("tuntap add dev {} mode tap{}\n", tap, node.queues > 1 ? " multi_queue" : "");
       for (const std::string& device : {node.ports[r].device, tap})
         lines += bridged_lines(device, node.ports[r].mtu, bridge);
     }

@@ -71,6 +71,7 @@ struct Node {
   bool is_switch = false;
   std::string address;        // of a host: its first port's
   bool is_guest = false;      // the host is a virtual machine in this namespace: lab_guest.h
+  std::size_t queues = 1;     // of each NIC of a guest, to send
   std::vector<Port> ports;    // of a host: by rail
   bool is_routed = false;     // of a routed lab
   Addresses loopback;         // of a switch in a routed lab

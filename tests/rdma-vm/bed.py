@@ -44,9 +44,9 @@ class Bed(Lab):
     """Up when entered, down when left, and down by itself when this process is killed. Addresses: `address(host)` of the host,
     `rdma_address(host)` for RDMA (on the VLAN where there is one), both on the first rail unless asked for another."""
 
-    def __init__(self, hosts=3, policy="strict", speed="20 Mbit/s", vlan=0, memory=512, config=None, rails=1):
+    def __init__(self, hosts=3, policy="strict", speed="20 Mbit/s", vlan=0, memory=512, config=None, rails=1, iommu=False):
         super().__init__(policy=policy, hosts=hosts, speed=speed, config=config, owner=os.getpid(), rails=rails)
-        self.arguments += ["--rdma", "--memory", str(memory), "--vlan", str(vlan)]
+        self.arguments += ["--rdma", "--memory", str(memory), "--vlan", str(vlan), *(["--iommu"] if iommu else [])]
 
     def up(self):
         return tensorlane(*self.arguments, timeout=BOOT_TIMEOUT).stdout

@@ -47,16 +47,20 @@ class Daemons:
         self.settings = {"transport": transport, **(settings or {})}
         self.hosts = [h["name"] for h in bed.about["hosts"]] if hosts is None else hosts
         self.children = {}
+        self.write_fabric()
 
-    def __enter__(self):
+    def write_fabric(self):
         with open(f"{self.bed.shared}/fabric.yaml") as file:
             fabric = file.read().replace("control_port: 7100", f"control_port: {self.port}").replace("data_port: 7110", f"data_port: {self.port + 10}")
         fabric = "".join(self.own_rails(line) if "addresses:" in line else line for line in fabric.splitlines(keepends=True))
         self.fabric = f"{self.bed.shared}/fabric-{self.port}.yaml"
         with open(self.fabric, "w") as file:
             file.write(fabric)
+
+    def __enter__(self):
         for host in self.hosts:
-            self.start(host)
+            if host not in self.children:
+                self.start(host)
         for host in self.hosts:
             self.wait_ready(host)
         return self

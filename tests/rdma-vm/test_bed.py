@@ -99,7 +99,7 @@ def test_a_second_bed_of_that_name_is_refused(bed):
                            f"`tensorlane lab down --name {bed.name}`, or give this one another --name\n"), done.stderr
     assert bed.run("h0", "echo", "alive") == "alive\n"
     shown = next(lab for lab in json.loads(tensorlane("lab", "show", "--json").stdout) if lab["name"] == bed.name)
-    assert shown["guests"] == {"memory_mib": 512, "vlan": VLAN}, shown
+    assert shown["guests"] == {"memory_mib": 512, "vlan": VLAN, "iommu": False}, shown
 
 
 def check_tags(packets, dscp, vlan, pcp, source, target):

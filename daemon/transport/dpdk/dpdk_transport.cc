@@ -174,11 +174,11 @@ bool DpdkTransport::arm() {
   }
   drop_old_timers();
   Time due = connector_.next_deadline();
-  if (!interrupts_) due = std::min(due, now_ + rest_);
+  due = std::min(due, now_ + (interrupts_ ? kRestWithInterrupts : rest_));
   if (!settling_.empty()) due = std::min(due, now_ + kLookInterval);
   if (!timers_.empty()) due = std::min(due, timers_.top().at);
   if (const auto credit = credits_.deadline()) due = std::min(due, *credit);
-  if (due != handshake::Connector::never()) connector_.waker().wake_at(now_, due);
+  connector_.waker().wake_at(now_, due);
   armed_ = true;
   return true;
 }

@@ -13,6 +13,7 @@ TENSORLANE, HAS_DPDK = sys.argv[1], sys.argv[2] == "1"
 ADDRESS = "0000:3b:00.0"
 PCI = f"sys/bus/pci/devices/{ADDRESS}"
 HUGE = "sys/kernel/mm/hugepages/hugepages-2048kB"
+GROUP = {f"sys/kernel/iommu_groups/42/devices/{address}": "" for address in (ADDRESS, "0000:3b:00.1")}
 UNSAFE = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 LIMITS = "proc/5/limits"
 MODE = "mode "  # of a file or folder, beside its text
@@ -31,7 +32,7 @@ MEMIF = "{devices: ['net_memif0,role=server,socket=/run/ports/m.sock,socket-abst
 def healthy():
     """A daemon of user 998 with a PCI device, an interface and a folder of sockets. None: it is removed again."""
     return {"sys/class/net/lo/mtu": "65536", "sys/class/net/eth1/mtu": "9000", "sys/class/net/eth1/operstate": "up", "sys/class/net/eth1/flags": "0x1003", f"{PCI}/vendor": "0x8086",
-            LINK + f"{PCI}/driver": "../../../bus/pci/drivers/vfio-pci", LINK + f"{PCI}/iommu_group": "../../../kernel/iommu_groups/42", "dev/vfio/42": "", MODE + "dev/vfio/42": 0o666,
+            LINK + f"{PCI}/driver": "../../../bus/pci/drivers/vfio-pci", LINK + f"{PCI}/iommu_group": "../../../kernel/iommu_groups/42", **GROUP, "dev/vfio/42": "", MODE + "dev/vfio/42": 0o666,
             UNSAFE: "N", f"{HUGE}/nr_hugepages": "256", f"{HUGE}/free_hugepages": "128", "proc/5/comm": "tensorlaned", "proc/5/status": "Name:\ttensorlaned\nUid:\t998\t998\t998\t998\nGid:\t998\t998\t998\t998",
             LIMITS: "Max locked memory  unlimited  unlimited  bytes", "proc/self/limits": "", "run/ports/x": "", MODE + "run/ports": 0o750}
 
@@ -44,12 +45,13 @@ FAULTS = [
     (ON_PCI, {LINK + f"{PCI}/driver": "../../../bus/pci/drivers/ice"}, "error", "P1", "driver", "'ice', a driver of the kernel", "--bind=vfio-pci"),
     (ON_PCI, {LINK + f"{PCI}/driver": "../../../bus/pci/drivers/igb_uio"}, "warning", "P1", "driver", "write to all memory", "--bind=vfio-pci"),
     (ON_PCI, {LINK + f"{PCI}/iommu_group": None}, "error", "P1", "iommu_group", "no IOMMU group", "intel_iommu=on"),
+    (ON_PCI, {LINK + "sys/bus/pci/devices/0000:3b:00.1/driver": "../../../bus/pci/drivers/ice"}, "error", "P1", "iommu_groups/42/devices/0000:3b:00.1", "'ice' has this device of the same IOMMU group", "bind it to vfio-pci, too"),
     (ON_PCI, {"dev/vfio/42": None}, "error", "P1", "/dev/vfio/42", "no file", "modprobe vfio-pci"),
     (ON_PCI, {MODE + "dev/vfio/42": 0o600}, "error", "P1", "/dev/vfio/42", "user 998 of the daemon may not", "chown 998 /dev/vfio/42"),
     (ON_PCI, {UNSAFE: "Y", "dev/vfio/42": None, "dev/vfio/noiommu-42": "", MODE + "dev/vfio/noiommu-42": 0o666}, "warning", "P1", "enable_unsafe_noiommu_mode", "without an IOMMU", "echo 0 >"),
     (ON_PCI, {LIMITS: "Max locked memory  8388608  8388608  bytes"}, "error", "P1", "/proc/5/limits", "8388608 bytes", "LimitMEMLOCK"),
     (XDP, {LIMITS: "Max locked memory  8388608  8388608  bytes"}, "error", "P1", "/proc/5/limits", "8388608 bytes", "LimitMEMLOCK"),
-    (ON_PCI, {f"{HUGE}/nr_hugepages": "0", f"{HUGE}/free_hugepages": "0"}, "error", "P1", "hugepages", "no huge pages", "nr_hugepages"),
+    (ON_PCI, {f"{HUGE}/nr_hugepages": "0", f"{HUGE}/free_hugepages": "0"}, "warning", "P1", "hugepages", "no huge pages", "nr_hugepages"),
     (PACKET, {f"{HUGE}/nr_hugepages": "0"}, "note", "P1", "hugepages", "the daemon starts DPDK with --no-huge", "or say --no-huge in `eal`"),
     (PACKET.replace("]}", "], eal: ['--in-memory']}"), {f"{HUGE}/nr_hugepages": "0"}, "error", "P1", "hugepages", "asks for huge pages", "nr_hugepages"),
     (PACKET, {f"{HUGE}/free_hugepages": "0", "proc/5/comm": "other"}, "error", "P1", "hugepages", "all 256 huge pages are in use", "nr_hugepages"),

@@ -74,6 +74,15 @@ TEST(LabGuest, EachRailHasANicAnRdmaDeviceAndAVlan) {
   EXPECT_THAT(guest_tc_lines(h1, plan.classes, kVlan), HasSubstr("qdisc add dev eth1.100 clsact\n"));
 }
 
+TEST(LabGuest, BehindAnIommuNicsHaveAQueueForEachClass) {
+  LabPlan plan = plan_of(rdma_fabric(2, Rdma::kShared));
+  EXPECT_EQ(guest_queues({}, plan.classes), 1u);
+  plan.nodes[0].queues = guest_queues({.iommu = true}, plan.classes);
+  EXPECT_EQ(plan.nodes[0].queues, 3u);  // control, urgent and bulk
+  EXPECT_THAT(address_lines(plan.nodes[0]), HasSubstr("tuntap add dev vm0 mode tap multi_queue\n"));
+  EXPECT_THAT(address_lines(plan.nodes[1]), HasSubstr("tuntap add dev vm0 mode tap\n"));
+}
+
 TEST(LabGuest, RefusesWhatGuestsCannotBe) {
   fabric::Fabric no_vlan_address = rdma_fabric(2, Rdma::kShared);
   no_vlan_address.path = "fabric.yaml";

@@ -1,5 +1,6 @@
 #include "daemon/transport/dpdk/ethdev/device.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <net/if.h>
 #include <rte_bus.h>
@@ -12,9 +13,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "daemon/transport/dpdk/ethdev/eal.h"
 #include "daemon/transport/dpdk/ethdev/log_stream.h"
@@ -91,6 +94,29 @@ Status check_socket(const DeviceString& device) {
   return {};
 }
 
+// So that a descriptor can be read until it is empty.
+bool do_not_block(int descriptor) {
+  const int flags = fcntl(descriptor, F_GETFL);
+  return flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+// A PCI device that DPDK has not brought up: its drivers do not say why.
+Status explain_pci(const std::string& address, const Status& failure) {
+  std::error_code ignored;
+  const std::filesystem::path device = "/sys/bus/pci/devices/" + address;
+  if (!std::filesystem::exists(device, ignored))
+    return {Code::kNotFound, "this host has no such device on PCI", address, "take an address that `lspci -D` lists"};
+  const std::string driver = std::filesystem::read_symlink(device / "driver", ignored).filename().string();
+  const std::string doctor = "`tensorlane doctor` says what else is wrong";
+  if (driver == "vfio-pci")
+    return {failure.code(), failure.what(), address,
+            fmt::format("let DPDK see it, by `eal: ['-a', '{}']`; {}", address, doctor)};
+  const std::string has =
+      driver.empty() ? "no driver is bound to the device" : fmt::format("the driver '{}' has the device", driver);
+  return {Code::kUnavailable, fmt::format("{}, and DPDK did not bring it up: {}", has, failure.what()), address,
+          "bind it to vfio-pci; " + doctor};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
@@ -107,11 +133,13 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
   rte_eth_dev_info info{};
   if (const int error = rte_eth_dev_info_get(device->id_, &info); error != 0)
     return failed("the device does not say what it can", device->name(), -error);
+  const std::string_view driver = info.driver_name == nullptr ? "" : info.driver_name;
+  const bool virtio = driver == "net_virtio" || driver == "net_virtio_user";
   // The kernel spreads what arrives over all of its queues. A peer over shared memory, which has as many classes, needs
-  // a queue here for each of its own.
+  // a queue here for each of its own. Queues of virtio are pairs: what arrives comes in those of all that send.
   device->receive_queues_ = config.receive_queues;
   if (af_packet) device->receive_queues_ = info.max_rx_queues;
-  if (memif)
+  if (memif || virtio)
     device->receive_queues_ = std::max(device->receive_queues_, static_cast<std::uint16_t>(config.queues.size()));
   if (af_packet || device->string_.driver_is("net_af_xdp"))
     device->kernel_link_ = std::make_unique<KernelLink>(*device->string_.argument("iface"));
@@ -146,7 +174,9 @@ Status Device::find() {
     if (error != 0 || !found || (!string_.pci && rte_eth_dev_count_avail() == before)) {
       id_ = RTE_MAX_ETHPORTS;
       // -1 is EPERM by its number, and what drivers answer for anything.
-      return failed("DPDK did not bring the device up", string_.name, error == 0 ? ENODEV : error == -1 ? EIO : -error);
+      const int why = error == 0 ? ENODEV : error == -1 ? EIO : -error;
+      const Status failure = failed("DPDK did not bring the device up", string_.name, why);
+      return string_.pci ? explain_pci(string_.name, failure) : failure;
     }
     rte_eth_dev_info info{};
     if (!string_.pci && rte_eth_dev_info_get(id_, &info) == 0) plugged_ = info.device;
@@ -276,7 +306,10 @@ void Device::find_wake_descriptors() {
   forget_complaints();
   for (std::uint16_t queue = 0; queue < receive_queues_; ++queue) {
     const int descriptor = rte_eth_dev_rx_intr_ctl_q_get_fd(id_, queue);
-    if (descriptor < 0) {
+    // A driver may have descriptors, and no way to ask for interrupts.
+    const bool works = descriptor >= 0 && rte_eth_dev_rx_intr_enable(id_, queue) == 0 &&
+                       rte_eth_dev_rx_intr_disable(id_, queue) == 0 && do_not_block(descriptor);
+    if (!works) {
       wake_descriptors_.clear();
       spdlog::info("{}: has no interrupts for packets that arrive, so it is polled", string_.name);
       return;

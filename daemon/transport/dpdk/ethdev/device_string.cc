@@ -66,6 +66,8 @@ Result<DeviceString> parse_device(std::string_view text) {
     at = end + 1;
   }
   device.pci = is_pci(device.name);
+  // As DPDK and the kernel name a device of the first domain, which people leave out.
+  if (device.pci && std::count(device.name.begin(), device.name.end(), ':') == 1) device.name = "0000:" + device.name;
   if (device.name.size() > kMaxName || (!device.pci && !is_virtual(device.name)))
     return wrong("this is neither a PCI address nor a virtual network device");
   return device;

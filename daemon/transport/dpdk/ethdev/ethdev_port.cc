@@ -3,10 +3,12 @@
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "daemon/transport/dpdk/ethdev/device.h"
@@ -163,8 +165,16 @@ class EthdevPort final : public PacketPort {
   std::vector<DeviceCount> device_counts() const override { return device_->counts(); }
   std::span<const int> wake_descriptors() const override { return device_->wake_descriptors(); }
   void arm(bool on) override {
-    for (std::uint16_t queue = 0; queue < device_->wake_descriptors().size(); ++queue)
-      on ? rte_eth_dev_rx_intr_enable(id_, queue) : rte_eth_dev_rx_intr_disable(id_, queue);
+    const std::vector<int>& descriptors = device_->wake_descriptors();
+    for (std::uint16_t queue = 0; queue < descriptors.size(); ++queue) {
+      if (on) {
+        rte_eth_dev_rx_intr_enable(id_, queue);
+        continue;
+      }
+      rte_eth_dev_rx_intr_disable(id_, queue);
+      std::uint64_t interrupts = 0;  // that nobody has looked at: the descriptor is readable for their sake
+      std::ignore = ::read(descriptors[queue], &interrupts, sizeof interrupts);
+    }
   }
 
  private:

@@ -212,8 +212,8 @@ class PacketPort {
   // Descriptors that become readable when packets arrive while armed: one for each receive queue, or none, where the
   // driver has no interrupts or the configuration asks for none. Then whoever polls sleeps by time (idle_policy.h).
   virtual std::span<const int> wake_descriptors() const = 0;
-  // Asks for interrupts from now on, or for no more of them. Packets that came before are not announced: receive() once
-  // more after arm(true), and sleep only when that was empty.
+  // Asks for interrupts from now on, or for no more of them, and then no descriptor is readable any more. Packets that
+  // came before are not announced: receive() once more after arm(true), and sleep only when that was empty.
   virtual void arm(bool on) = 0;
 };
 
