@@ -50,6 +50,35 @@ TEST_F(PortTest, EveryClassHasItsTagsOnTheWire) {
   }
 }
 
+// A payload in three parts, of which the middle one lies elsewhere: it is read when the device takes the packet, unless
+// the port was to keep it.
+TEST_F(PortTest, ReadsPartsWhereTheyLieUntilTheyAreKept) {
+  auto a = open(config(1)), b = open(config(2));
+  ASSERT_TRUE(a && b);
+  ASSERT_TRUE(a->gathers());
+  const PeerId peer = a->add_peer(ip("10.9.0.2")).value();
+  ASSERT_TRUE(becomes_reachable(*a, peer, b.get()));
+  for (const bool keeps : {true, false}) {
+    const std::uint64_t before = a->borrowed(1);
+    std::string outside(999, 'o');
+    const std::span<std::byte> room = a->room(1);
+    ASSERT_FALSE(room.empty());
+    std::ranges::copy(bytes("headtail"), room.begin());
+    const std::array<std::span<const std::byte>, 3> parts{room.first(4), bytes(outside), room.subspan(4, 4)};
+    ASSERT_TRUE(a->commit(1, {peer, 50001}, parts));
+    EXPECT_EQ(a->borrowed(1), before + 1);
+    EXPECT_EQ(a->released(1), before);
+    if (keeps) a->keep(1);
+    EXPECT_EQ(a->released(1), before + (keeps ? 1 : 0));
+    outside.assign(999, 'x');
+    EXPECT_EQ(a->flush(), 0U);
+    EXPECT_EQ(a->released(1), before + 1);
+    const auto arrived = receive(*b, 1);
+    ASSERT_EQ(arrived.size(), 1U);
+    EXPECT_EQ(arrived[0].payload, "head" + std::string(999, keeps ? 'o' : 'x') + "tail");
+  }
+}
+
 TEST_F(PortTest, AVlanIsApartFromOthers) {
   PortConfig of_a = config(1), of_b = config(2);
   of_a.vlan = of_b.vlan = 7;
