@@ -108,6 +108,7 @@ bool Association::take_data(Time now, const ReadPacket& packet, bool marked) {
     return true;
   }
   waits_since_ = now;
+  asked_ = false;
   if (packet.head.number >= expected) largest_at_ = now;
   if (marked) ++marked_here_, ++counters_.marked;
   if (packet.head.number != expected || packet.bytes.empty() || ++unacked_ >= kAckEvery) {
@@ -130,6 +131,7 @@ bool Association::take_ack(Time now, const ReadPacket& packet) {
     return true;
   }
   waits_since_ = now;
+  asked_ = false;
   const Ack& ack = packet.ack;
   const std::span<const Range> come = std::span(packet.ranges).first(ack.ranges);
   if (!recovery_.acknowledge(now, come, microseconds(ack.delay_us), &round_trips_, &outcome_)) {
@@ -274,9 +276,15 @@ std::size_t Association::make_ack(Time now, std::span<std::byte> out) {
 
 // ---- time ----
 
+void Association::ask(Time now) {
+  if (asked_) return;
+  asked_ = probes_ = true;
+  note_waiting(now);
+}
+
 // Keeps when what waits for the peer has begun to.
 void Association::note_waiting(Time now) {
-  if (outstanding() == 0)
+  if (outstanding() == 0 && !asked_)
     waits_since_.reset();
   else if (!waits_since_)
     waits_since_ = now;

@@ -109,6 +109,11 @@ class Association {
   // to end the association is the owner's affair.
   Status on_time(Time now);
 
+  // Asks the peer for a word, again and again, as if something waited for it, until one comes.
+  void ask(Time now);
+  // Since when something waits for the peer, or since its last word, whichever is later.
+  std::optional<Time> waits_since() const { return waits_since_; }
+
   const AssociationCounters& counters() const { return counters_; }
   // For tests: bytes that may be on their way, as far as the network bears them, and bytes that the peer may send
   // beyond those that have come.
@@ -177,8 +182,9 @@ class Association {
   Recovery::Outcome outcome_;
   ReadPacket read_;
   AssociationCounters counters_;
-  Status status_;                    // of take()
-  std::optional<Time> waits_since_;  // for the peer; or since its last word, whichever is later
+  Status status_;  // of take()
+  std::optional<Time> waits_since_;
+  bool asked_ = false;  // ask(), and no word has come
   bool given_up_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sodium.h>
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -150,7 +151,17 @@ std::size_t DpdkTransport::poll(Time now) {
   // Handshakes are TCP, which wakes: before a flow there is nothing but questions for this host's address.
   if (rest_.value > 0 && flows_.empty() && settling_.empty()) rest_ = kRestWithoutFlows;
   if (report_.due(now_)) publish();
+  look_at_link();
   return handled;
+}
+
+void DpdkTransport::look_at_link() {
+  const bool up = port_->link().up;
+  if (std::exchange(linked_, up) == up) return;
+  if (up)
+    spdlog::info("the link of port {} is up", port_->config().device);
+  else
+    spdlog::warn("the link of port {} is down: look at its cable, or set its interface up", port_->config().device);
 }
 
 void DpdkTransport::publish() {

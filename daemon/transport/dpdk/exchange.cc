@@ -28,6 +28,10 @@ Status WayExchange::accept(std::span<const std::byte> peer) {
 
 Status WayExchange::delay() const {
   if (!way_ || way_->reachable()) return {};
+  if (!port_.link().up)
+    return {Code::kInProgress, fmt::format("this host's port {} has no link", port_.config().device), "dpdk",
+            "look at its cable, or set its interface up; of shared memory (memif), start the host whose role is server "
+            "first, and then this one"};
   const PortCounts& counts = port_.counts();
   const auto dropped = std::accumulate(counts.dropped.begin(), counts.dropped.end(), std::uint64_t{0});
   return {Code::kInProgress,

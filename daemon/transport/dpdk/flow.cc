@@ -144,12 +144,13 @@ void Flow::on_frame(const protocol::FrameHeader& header) {
 
 // ---- time and ends ----
 
-Status Flow::on_time(Time now) {
+Status Flow::on_time(Time now, bool linked) {
   if (stopped_) return {};
   const Status silent = association_.on_time(now);
   if (silent.ok()) return {};
   return broken(Code::kUnavailable, "was lost: " + silent.what(),
-                "look whether that host's port and the path to it work");
+                linked ? "look whether that host's port and the path to it work"
+                       : "this host's own port has no link: look at its cable, or set its interface up");
 }
 
 Status Flow::look_at_connection() {

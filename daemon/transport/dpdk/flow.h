@@ -86,7 +86,15 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
   ClassShare& share() { return share_; }
   // When on_time() is due.
   std::optional<Time> deadline() const { return association_.deadline(); }
-  Status on_time(Time now);
+  // `linked`: this host's port has a link.
+  Status on_time(Time now, bool linked);
+  // Whether something has waited for the peer for so long, without a word of it in this flow.
+  bool waits_for(Time now, Duration time) const {
+    const std::optional<Time> since = association_.waits_since();
+    return since && now - *since >= time;
+  }
+  // Asks the peer for a word.
+  void ask(Time now) { association_.ask(now); }
 
   // What the connection says: an error where the peer has closed it, or died.
   Status look_at_connection();

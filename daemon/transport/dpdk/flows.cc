@@ -139,12 +139,24 @@ void DpdkTransport::run_timers() {
     Flow* flow = numbers_.find(timer.number);
     if (flow == nullptr || flow->timer != timer.at) continue;  // it has gone, or has an earlier one
     flow->timer.reset();
-    Status status = flow->on_time(now_);
-    if (status.ok())
-      touched(*flow);
-    else
+    Status status = flow->on_time(now_, linked_);
+    if (!status.ok()) {
       end_flow(*flow, std::move(status));
+      continue;
+    }
+    touched(*flow);
+    if (flow->waits_for(now_, Duration(detection_.value / 4))) ask_host_of(*flow);
   }
+}
+
+// Silence in a class may be starvation; who is dead the control class says, which may have nothing to say by itself.
+void DpdkTransport::ask_host_of(const Flow& flow) {
+  ports::FlowKey key = flow.key();
+  key.cls = kControlClass;
+  Flow* control = flows_.find(key);
+  if (control == nullptr || control == &flow) return;
+  control->ask(now_);
+  touched(*control);
 }
 
 void DpdkTransport::write() {

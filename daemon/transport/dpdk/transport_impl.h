@@ -65,6 +65,8 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   void receive(std::size_t& handled);
   void take(const Received& packet, std::size_t& handled);
   void run_timers();
+  void ask_host_of(const Flow& flow);
+  void look_at_link();
   void touched(Flow& flow);
   void set_timer(Flow& flow);
   void add_timer(Flow& flow, Time at);
@@ -100,7 +102,7 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   std::size_t packets_ = 0;  // of this poll, both ways; of flows alone
   Duration rest_;            // how long there may be no next one
   Time now_, next_look_;
-  bool armed_ = false, interrupts_ = false;
+  bool armed_ = false, interrupts_ = false, linked_ = true;
   PortReport report_;
   std::shared_ptr<ports::PortMetrics> metrics_;  // null: nobody wants to know
   PortReport::Strangers strangers_;
