@@ -5,11 +5,7 @@
 namespace tensorlane::dpdk {
 namespace {
 
-const IdleLimits kLimits{.spin = microseconds(20),
-                         .first = microseconds(5),
-                         .longest = microseconds(80),
-                         .calm = milliseconds(1),
-                         .deepest = microseconds(200)};
+const IdleLimits kLimits{.spin = microseconds(20), .first = microseconds(5), .longest = microseconds(80)};
 
 TEST(IdlePolicy, SpinsThenRestsEverLonger) {
   IdlePolicy policy(kLimits);
@@ -25,18 +21,6 @@ TEST(IdlePolicy, SpinsThenRestsEverLonger) {
   EXPECT_EQ(policy.rest(now, 3), Duration{});
   EXPECT_FALSE(policy.may_block());
   EXPECT_EQ(policy.rest(now + microseconds(1), 0), Duration{});
-}
-
-TEST(IdlePolicy, RestsDeeperWhereNothingHasComeForLong) {
-  IdlePolicy policy(kLimits);
-  policy.rest(Time(0), 1);
-  for (int i = 20; i < 1000; i += 80) EXPECT_LE(policy.rest(Time() + microseconds(i), 0), microseconds(80));
-  policy.rest(Time() + microseconds(1000), 0);
-  EXPECT_EQ(policy.rest(Time() + microseconds(1200), 0), microseconds(160));
-  EXPECT_EQ(policy.rest(Time() + microseconds(1400), 0), microseconds(200));
-  EXPECT_EQ(policy.rest(Time() + microseconds(1600), 0), microseconds(200));
-  EXPECT_EQ(policy.rest(Time() + microseconds(1800), 1), Duration{});
-  EXPECT_EQ(policy.rest(Time() + microseconds(1820), 0), microseconds(5)) << "a packet came";
 }
 
 }  // namespace

@@ -7,8 +7,7 @@
 namespace tensorlane::dpdk {
 
 IdlePolicy::IdlePolicy(const IdleLimits& limits) : limits_(limits), next_(limits.first) {
-  TL_ASSERT(limits_.spin.value >= 0 && limits_.first.value > 0 && limits_.longest >= limits_.first &&
-            limits_.deepest >= limits_.longest);
+  TL_ASSERT(limits_.spin.value >= 0 && limits_.first.value > 0 && limits_.longest >= limits_.first);
 }
 
 Duration IdlePolicy::rest(Time now, std::size_t packets) {
@@ -17,7 +16,7 @@ Duration IdlePolicy::rest(Time now, std::size_t packets) {
   if (packets > 0) next_ = limits_.first;
   if (packets > 0 || silence < limits_.spin) return Duration{};
   const Duration rest = next_;
-  next_ = std::min(next_ * 2, silence < limits_.calm ? limits_.longest : limits_.deepest);
+  next_ = std::min(next_ * 2, limits_.longest);
   return rest;
 }
 

@@ -13,9 +13,6 @@ struct IdleLimits {
   Duration spin = microseconds(20);      // after the last packet, without a rest
   Duration first = microseconds(5);      // the first rest; each is twice as long as the one before
   Duration longest = microseconds(100);  // at least `first`
-  // After so long without a packet, as while a model computes, rests may be longer still: the first packet afterwards
-  // may wait so long, once.
-  Duration calm = milliseconds(100), deepest = microseconds(500);  // at least `longest`
 };
 
 // One owner thread. Pure: the times of polls are given.
