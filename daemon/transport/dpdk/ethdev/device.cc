@@ -7,6 +7,7 @@
 #include <rte_errno.h>
 #include <rte_mbuf.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -66,7 +67,7 @@ Status failed(const std::string& what, const std::string& device, int error) {
 }
 
 // Drivers of virtual devices say that something went wrong, and seldom what.
-Status check_interface(const DeviceString& device) {
+Status check_interface(const DeviceString& device, std::uint16_t mtu) {
   if (!device.driver_is("net_af_packet") && !device.driver_is("net_af_xdp")) return {};
   const auto interface = device.argument("iface");
   if (!interface) return {Code::kInvalidArgument, "the device has no interface", device.name, "add iface=NAME"};
@@ -77,7 +78,18 @@ Status check_interface(const DeviceString& device) {
   if (raw < 0 && (errno == EPERM || errno == EACCES))
     return {Code::kPermissionDenied, "this process may not open packet sockets", device.name,
             "run as root, or with CAP_NET_RAW and CAP_NET_ADMIN"};
-  if (raw >= 0) close(raw);
+  if (raw < 0) return {};
+  ifreq about{};
+  std::copy_n(interface->begin(), std::min(interface->size(), sizeof about.ifr_name - 1), about.ifr_name);
+  const bool known = ioctl(raw, SIOCGIFMTU, &about) == 0;
+  close(raw);
+  // Longer packets would be lost without a word.
+  if (known && about.ifr_mtu < mtu)
+    return {Code::kInvalidArgument,
+            fmt::format("{} has an MTU of {}, and packets have up to {} bytes, as the fabric file says of this host's "
+                        "links (1500 where it has none)",
+                        *interface, about.ifr_mtu, mtu),
+            device.name, fmt::format("ip link set dev {} mtu {}", *interface, mtu)};
   return {};
 }
 
@@ -129,7 +141,7 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
   complete_device(string, std::max<std::size_t>(config.queues.size(), config.receive_queues), config.mtu,
                   config.receive_packets);
   std::unique_ptr<Device> device(new Device(std::move(string)));
-  TL_RETURN_IF_ERROR(device->find());
+  TL_RETURN_IF_ERROR(device->find(config.mtu));
   rte_eth_dev_info info{};
   if (const int error = rte_eth_dev_info_get(device->id_, &info); error != 0)
     return failed("the device does not say what it can", device->name(), -error);
@@ -158,12 +170,12 @@ Result<std::unique_ptr<Device>> Device::open(const PortConfig& config) {
   return device;
 }
 
-Status Device::find() {
+Status Device::find(std::uint16_t mtu) {
   OpenDevices& open = open_devices();
   const std::lock_guard lock(open.mutex);
   if (open.names.contains(string_.name))
     return {Code::kAlreadyExists, "the device is open already", string_.name, "give each port a device of its own"};
-  TL_RETURN_IF_ERROR(check_interface(string_));
+  TL_RETURN_IF_ERROR(check_interface(string_, mtu));
   TL_RETURN_IF_ERROR(check_socket(string_));
   forget_complaints();
   const std::uint16_t before = rte_eth_dev_count_avail();

@@ -53,7 +53,7 @@ class Device {
 
  private:
   explicit Device(DeviceString string) : string_(std::move(string)) {}
-  Status find();
+  Status find(std::uint16_t mtu);
   Status configure(const PortConfig& config, const rte_eth_dev_info& info, bool interrupts);
   Status make_pool(const PortConfig& config);
   Status set_up_queues(const PortConfig& config);
