@@ -235,6 +235,24 @@ Status check_ports(const Fabric& fabric) {
   return Status::ok_status();
 }
 
+// Of ports that daemons drive themselves, all of which have one UDP port.
+Status check_dpdk_addresses(const Fabric& fabric) {
+  std::map<std::string, const Host*> owners;
+  for (const Host& host : fabric.hosts) {
+    const auto found = host.addresses.find("dpdk");
+    if (found == host.addresses.end()) continue;
+    for (const std::string& address : found->second) {
+      const auto [first, inserted] = owners.emplace(normal_address(address), &host);
+      if (inserted) continue;
+      return error(
+          fmt::format("host '{}' has the dpdk address {} of host '{}'", host.name, address, first->second->name),
+          fmt::format("{}:{}", fabric.path, host.line),
+          fmt::format("the other one is on line {}; every port needs an address of its own", first->second->line));
+    }
+  }
+  return Status::ok_status();
+}
+
 Status check_keys(const Fabric& fabric, Keys keys) {
   std::map<std::string_view, const Host*> owners;
   for (const Host& host : fabric.hosts) {
@@ -304,6 +322,7 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   TL_ASSIGN_OR_RETURN(fabric.nccl, read_nccl(file));
   TL_ASSIGN_OR_RETURN(const Lines names, check_names(fabric));
   TL_RETURN_IF_ERROR(check_ports(fabric));
+  TL_RETURN_IF_ERROR(check_dpdk_addresses(fabric));
   TL_RETURN_IF_ERROR(check_keys(fabric, keys));
   TL_RETURN_IF_ERROR(check_links(fabric, names));
   TL_RETURN_IF_ERROR(check_link_ports(fabric));

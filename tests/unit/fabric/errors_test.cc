@@ -128,6 +128,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "host 'b' has address 0:0::1 port 7100 of host 'a': fabric.yaml:3: host 'a' is on line 2; change the "
                 "address or the ports "
                 "of one of them"},
+        Mistake{"DoubledDpdkAddress",
+                "hosts:\n - {name: a, addresses: {tcp: 10.0.0.1, dpdk: 10.1.0.1}}\n"
+                " - {name: b, addresses: {tcp: 10.0.0.2, dpdk: 10.1.0.1}}\n",
+                "host 'b' has the dpdk address 10.1.0.1 of host 'a': fabric.yaml:3: the other one is on line 2; every "
+                "port needs an address of its own"},
         Mistake{"OverlappingDataPorts",
                 "hosts:\n - {name: a, addresses: {tcp: 10.0.0.1}}\n"
                 " - {name: b, addresses: {tcp: 10.0.0.1}, control_port: 7200, data_port: 7108}\n",
