@@ -34,6 +34,7 @@ constexpr std::uint32_t kIfUp = 1, kDefaultMtu = 1500;
 constexpr std::string_view kHugePages = "/sys/kernel/mm/hugepages";
 // The kernel keeps the device, and DPDK drives it beside the kernel.
 constexpr std::array<std::string_view, 4> kBifurcated = {"mlx5_core", "mlx4_core", "mana", "hv_netvsc"};
+constexpr std::string_view kMellanox = "0x15b3";
 constexpr std::array<std::string_view, 2> kUio = {"igb_uio", "uio_pci_generic"};
 // Drivers that leave a device's IOMMU group to others.
 constexpr std::array<std::string_view, 3> kLeavesGroup = {"vfio-pci", "pci-stub", "pcieport"};
@@ -228,6 +229,13 @@ class DpdkDoctor {
           "take an address that `lspci -D` lists");
       return;
     }
+    // A mistyped address may be that of a disk, which nobody should take from the kernel.
+    if (const std::string type = line(folder + "/class").value_or(""); !type.empty() && !type.starts_with("0x02")) {
+      add(Severity::kError, folder + "/class",
+          fmt::format("{} names this device, which is no NIC (class {})", config_.path, type),
+          "take an address that `lspci -D` lists as Ethernet controller");
+      return;
+    }
     const std::string short_name = address.starts_with("0000:") ? address.substr(5) : address;
     const bool allowed = std::any_of(config_.eal.begin(), config_.eal.end(), [&](const std::string& argument) {
       return argument.find(short_name) != argument.npos;
@@ -242,7 +250,12 @@ class DpdkDoctor {
     const std::string driver = link(folder + "/driver"), place = folder + "/driver";
     const std::string bind = fmt::format("modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {}", address);
     if (holds(kBifurcated, driver)) return;
-    if (driver == "vfio-pci") {
+    if (driver == "vfio-pci" && line(folder + "/vendor") == kMellanox) {
+      add(Severity::kError, place, "DPDK drives NICs of NVIDIA (Mellanox) beside mlx5_core, and not under vfio-pci",
+          fmt::format("echo > {0}/driver_override; echo {1} > /sys/bus/pci/drivers/vfio-pci/unbind; echo {1} > "
+                      "/sys/bus/pci/drivers_probe",
+                      folder, address));
+    } else if (driver == "vfio-pci") {
       check_vfio(folder);
     } else if (holds(kUio, driver)) {
       without_iommu_ = true;

@@ -31,7 +31,7 @@ MEMIF = "{devices: ['net_memif0,role=server,socket=/run/ports/m.sock,socket-abst
 
 def healthy():
     """A daemon of user 998 with a PCI device, an interface and a folder of sockets. None: it is removed again."""
-    return {"sys/class/net/lo/mtu": "65536", "sys/class/net/eth1/mtu": "9000", "sys/class/net/eth1/operstate": "up", "sys/class/net/eth1/flags": "0x1003", f"{PCI}/vendor": "0x8086",
+    return {"sys/class/net/lo/mtu": "65536", "sys/class/net/eth1/mtu": "9000", "sys/class/net/eth1/operstate": "up", "sys/class/net/eth1/flags": "0x1003", f"{PCI}/vendor": "0x8086", f"{PCI}/class": "0x020000",
             LINK + f"{PCI}/driver": "../../../bus/pci/drivers/vfio-pci", LINK + f"{PCI}/iommu_group": "../../../kernel/iommu_groups/42", **GROUP, "dev/vfio/42": "", MODE + "dev/vfio/42": 0o666,
             UNSAFE: "N", f"{HUGE}/nr_hugepages": "256", f"{HUGE}/free_hugepages": "128", "proc/5/comm": "tensorlaned", "proc/5/status": "Name:\ttensorlaned\nUid:\t998\t998\t998\t998\nGid:\t998\t998\t998\t998",
             LIMITS: "Max locked memory  unlimited  unlimited  bytes", "proc/self/limits": "", "run/ports/x": "", MODE + "run/ports": 0o750}
@@ -39,8 +39,10 @@ def healthy():
 
 # (`dpdk` of daemon.yaml, what is changed, severity, rule, part of the place, part of the message, part of the fix)
 FAULTS = [
-    (ON_PCI, {f"{PCI}/vendor": None, LINK + f"{PCI}/driver": None, LINK + f"{PCI}/iommu_group": None}, "error", "P1", PCI, "it is not there", "lspci"),
+    (ON_PCI, {f"{PCI}/vendor": None, f"{PCI}/class": None, LINK + f"{PCI}/driver": None, LINK + f"{PCI}/iommu_group": None}, "error", "P1", PCI, "it is not there", "lspci"),
     (f"{{devices: ['{ADDRESS}']}}", {}, "error", "P1", "daemon.yaml", "does not let DPDK see", f"eal: ['-a', '{ADDRESS}']"),
+    (ON_PCI, {f"{PCI}/class": "0x010802"}, "error", "P1", f"{PCI}/class", "is no NIC (class 0x010802)", "lspci"),
+    (ON_PCI, {f"{PCI}/vendor": "0x15b3"}, "error", "P1", "driver", "beside mlx5_core", "drivers_probe"),
     (ON_PCI, {LINK + f"{PCI}/driver": None}, "error", "P1", "driver", "no driver is bound", "--bind=vfio-pci"),
     (ON_PCI, {LINK + f"{PCI}/driver": "../../../bus/pci/drivers/ice"}, "error", "P1", "driver", "'ice', a driver of the kernel", "--bind=vfio-pci"),
     (ON_PCI, {LINK + f"{PCI}/driver": "../../../bus/pci/drivers/igb_uio"}, "warning", "P1", "driver", "write to all memory", "--bind=vfio-pci"),
