@@ -39,7 +39,7 @@ std::string counted(const nlohmann::json& counts) {
 void print_port(const nlohmann::json& port) {
   const auto number = [&](const char* name) { return port.value(name, std::uint64_t{0}); };
   const std::uint64_t speed = number("link_bits_per_second"), no_memory = number("no_memory");
-  fmt::print("    port {} {}: link {}{}, polling was {:.1f} % busy\n", port.value("device", "?"),
+  fmt::print("    port {} {}: link {}{}, polling was {:.1f} % busy in the last second\n", port.value("device", "?"),
              port.value("mac", "?"), port.value("link_up", false) ? "up" : "down",
              speed == 0 ? "" : fmt::format(", {:.0f} Mbit/s", static_cast<double>(speed) * 1e-6),
              port.value("busy_share", 0.0) * 100);

@@ -38,7 +38,7 @@ def text(*rails):
 
 def main():
     shown = text(rail())
-    for line in ("    port 0000:3b:00.0 02:00:00:00:00:01: link up, 100000 Mbit/s, polling was 12.5 % busy", "      class control    sent 11 packets, 12 bytes; its queue was full 0 times",
+    for line in ("    port 0000:3b:00.0 02:00:00:00:00:01: link up, 100000 Mbit/s, polling was 12.5 % busy in the last second", "      class control    sent 11 packets, 12 bytes; its queue was full 0 times",
                  "      class urgent     sent 21 packets, 22 bytes; its queue was full 23 times; the device refused 24 packets", "      received 31 packets, 32 bytes; neighbours: asked 51 times, answered 52",
                  "      dropped: foreign_mac 41, unasked 42", "      packets of flows: lost 61, marked 62"):
         assert line in shown.splitlines(), (line, shown)
