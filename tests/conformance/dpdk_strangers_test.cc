@@ -92,6 +92,7 @@ TEST(DpdkStrangers, KeepNobodyFromResting) {
   ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == 1; }));
   EXPECT_EQ(pair.b.sink->frames[0].payload, bytes);
   EXPECT_TRUE(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
+  stranger->remove_peer(victim);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -24,6 +25,8 @@ using dpdk::Received;
 
 // What a NIC's receive queue holds.
 constexpr std::size_t kInbox = 4096;
+// What waits in a queue of a device that takes nothing.
+constexpr std::size_t kFullQueue = 8;
 
 struct Packet {
   std::vector<std::byte> payload;
@@ -62,6 +65,7 @@ class NetworkPort final : public PacketPort {
     for (Queue& queue : queues_) queue.room.resize(max_payload(address().v6));
   }
   ~NetworkPort() override {
+    TL_ASSERT(std::ranges::none_of(peers_, &Peer::there));  // whoever adds a peer removes it
     ports().erase(address());
     ::close(interrupt_);
   }
@@ -69,14 +73,21 @@ class NetworkPort final : public PacketPort {
   const PortConfig& config() const override { return config_; }
   dpdk::MacAddress mac() const override { return {2}; }
   Result<PeerId> add_peer(const IpAddress& address) override {
-    peers_.push_back(address);
+    peers_.push_back({address, now_ + faults_.neighbour_time, true});
     return PeerId(static_cast<std::uint32_t>(peers_.size() - 1));
   }
-  void remove_peer(PeerId) override {}
-  bool reachable(PeerId peer) const override { return ports().contains(peers_[peer.value]); }
+  void remove_peer(PeerId peer) override {
+    TL_ASSERT(peers_[peer.value].there);
+    peers_[peer.value].there = false;
+  }
+  bool reachable(PeerId peer) const override {
+    TL_ASSERT(peers_[peer.value].there);
+    return now_ >= peers_[peer.value].known && ports().contains(peers_[peer.value].address);
+  }
 
   std::span<std::byte> room(std::size_t queue) override {
-    return queues_[queue].pending.size() < config_.queue_packets ? queues_[queue].room : std::span<std::byte>();
+    const std::size_t most = full() ? kFullQueue : config_.queue_packets;
+    return queues_[queue].pending.size() < most ? queues_[queue].room : std::span<std::byte>();
   }
   bool commit(std::size_t queue, const Path& path, std::size_t bytes) override {
     if (!reachable(path.peer)) return false;
@@ -84,7 +95,7 @@ class NetworkPort final : public PacketPort {
     TL_ASSERT(bytes <= room.size());
     queues_[queue].pending.push_back({{room.begin(), room.begin() + static_cast<std::ptrdiff_t>(bytes)},
                                       address(),
-                                      peers_[path.peer.value],
+                                      peers_[path.peer.value].address,
                                       path.source_port,
                                       config_.queues[queue]});
     counts_.sent[queue].packets += 1;
@@ -110,6 +121,11 @@ class NetworkPort final : public PacketPort {
     queue.released = queue.borrowed;
   }
   std::size_t flush() override {
+    if (full()) {
+      std::size_t left = 0;
+      for (const Queue& queue : queues_) left += queue.pending.size();
+      return left;
+    }
     for (Queue& queue : queues_) {
       for (Packet& packet : queue.pending) {
         packet.join();
@@ -120,7 +136,8 @@ class NetworkPort final : public PacketPort {
     }
     return 0;
   }
-  std::size_t receive(Time, std::span<Received> out) override {
+  std::size_t receive(Time now, std::span<Received> out) override {
+    now_ = now;
     taken_.clear();
     while (taken_.size() < out.size() && !inbox_.empty()) {
       taken_.push_back(std::move(inbox_.front()));
@@ -151,6 +168,7 @@ class NetworkPort final : public PacketPort {
     std::vector<Packet> pending;
     std::uint64_t borrowed = 0, released = 0;
   };
+  bool full() const { return faults_.full != nullptr && *faults_.full; }
   const IpAddress& address() const { return config_.addresses.front().address; }
   void interrupt() {
     const std::uint64_t one = 1;
@@ -162,6 +180,7 @@ class NetworkPort final : public PacketPort {
     if (found == ports().end() || chance(faults_.lost)) return;
     if (faults_.held != nullptr && (*faults_.held >> packet.tags.dscp & 1) != 0) return;
     found->second->interrupt();
+    if (packet.payload.size() > found->second->max_payload(packet.to.v6)) return;
     std::deque<Packet>& inbox = found->second->inbox_;
     if (inbox.size() >= kInbox) return;
     if (chance(faults_.doubled)) inbox.push_back(packet);
@@ -176,9 +195,15 @@ class NetworkPort final : public PacketPort {
   const NetworkFaults faults_;
   std::mt19937_64 random_;
   std::vector<Queue> queues_;
-  std::vector<IpAddress> peers_;
+  struct Peer {
+    IpAddress address;
+    Time known;
+    bool there = false;
+  };
+  std::vector<Peer> peers_;  // each time that one was added
   const int interrupt_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   bool armed_ = false;
+  Time now_;  // of the last receive()
   std::deque<Packet> inbox_;
   std::vector<Packet> taken_;  // handed out, until the next call
   dpdk::PortCounts counts_;

@@ -13,6 +13,8 @@ struct NetworkFaults {
   double lost = 0, overtaken = 0, doubled = 0;  // shares of all packets
   std::uint64_t seed = 1;
   std::shared_ptr<const std::uint64_t> held = {};  // a bit for each DSCP of which nothing arrives now
+  std::shared_ptr<const bool> full = {};           // devices take no packet now
+  Duration neighbour_time = {};                    // until the network says who has the address of a peer
 };
 
 // A port with the first of the configuration's addresses, which no other port of this process has. One thread for all.

@@ -361,6 +361,19 @@ TEST_F(Crediting, CreditThatNothingComesOfIsGivenToOthers) {
   EXPECT_GT(credits.credit(other), 1000u);
 }
 
+TEST_F(Crediting, WhoSendsHoldsItsCreditHoweverLongThatTakes) {
+  const auto slow = credits.add(JobId(1), 1, *this), other = credits.add(JobId(2), 2, *this);
+  credits.wants(slow, 1'000'000);
+  credits.wants(other, 1'000'000);
+  give();
+  for (std::uint64_t come = 1000; come <= 20'000; come += 1000) {
+    now = now + milliseconds(3);
+    credits.come(now, slow, come);
+    give();
+    EXPECT_EQ(credits.credit(other), 1000u) << come;
+  }
+}
+
 TEST_F(Crediting, WhoIsGoneHoldsNothing) {
   const auto first = credits.add(JobId(1), 1, *this);
   credits.wants(first, 1'000'000);

@@ -68,6 +68,19 @@ TEST_P(FrameTest, TakesAFrameThatWasPadded) {
   EXPECT_EQ(received->payload.size(), 1U);
 }
 
+// Which no host of ours writes.
+TEST_P(FrameTest, TakesAHeaderWithOptions) {
+  if (GetParam()) return;  // IPv6 has them elsewhere
+  auto bytes = frame();
+  const std::array<std::byte, 4> none{std::byte{1}, std::byte{1}, std::byte{1}, std::byte{0}};
+  bytes.insert(bytes.begin() + kIp + kIpv4Bytes, none.begin(), none.end());
+  store8(&bytes[kIp], 0x46);
+  store16(&bytes[kIp + 2], static_cast<std::uint16_t>(load16(&bytes[kIp + 2]) + none.size()));
+  store16(&bytes[kIp + 10], 0);
+  store_checksum(&bytes[kIp + 10], add_to_sum(0, {&bytes[kIp], kIpv4Bytes + none.size()}));
+  EXPECT_EQ(verdict(bytes), kDrops);
+}
+
 TEST_P(FrameTest, SeesAMarkOfCongestion) {
   auto bytes = frame();
   const std::size_t at = kIp + 1;

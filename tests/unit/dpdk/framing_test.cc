@@ -44,6 +44,25 @@ TEST(Framing, SendsThroughTheGateway) {
   EXPECT_EQ(load_ip(&frame[kEthernetBytes + kVlanTagBytes + 16], false), ip("192.168.7.7"));
 }
 
+TEST(Framing, AsksAndSendsFromItsAddressInThePeersNetwork) {
+  PortConfig two = config(1);
+  two.addresses.push_back({ip("10.1.0.1"), 24, std::nullopt});
+  Framing a(two, kMacA);
+  const PeerId peer = a.add_peer(ip("10.1.0.2")).value();
+  PortConfig there = config(2);
+  there.addresses = {{ip("10.1.0.2"), 24, std::nullopt}};
+  Framing b(there, kMacB);
+  auto question = discovery(a, Time(0));
+  ASSERT_FALSE(question.empty());
+  EXPECT_EQ(load_ip(&question[kEthernetBytes + kVlanTagBytes + 14], false), ip("10.1.0.1"));
+  b.take(Time(0), question, {});
+  auto answer = discovery(b, Time(0));
+  a.take(Time(0), answer, {});
+  const auto frame = datagram(a, 0, {peer, 50000}, "x");
+  ASSERT_FALSE(frame.empty());
+  EXPECT_EQ(load_ip(&frame[kEthernetBytes + kVlanTagBytes + 12], false), ip("10.1.0.1"));
+}
+
 // The checksum is that of the whole, wherever its parts begin.
 TEST(Framing, APayloadInPartsHasTheHeadersOfTheWhole) {
   Framing port(config(1), kMacA), other(config(2), kMacB);

@@ -90,6 +90,21 @@ TEST(Neighbours, IsBoundedAndKeepsItsPlaces) {
   EXPECT_EQ(*table.mac(fixed), kMacB) << "a static one stays";
 }
 
+TEST(Neighbours, AnAddressKnowsNothingOfTheOneThatHadItsPlace) {
+  Neighbours table({.entries = 1});
+  const auto first = table.want(ip("10.0.0.2")).value();
+  ASSERT_TRUE(table.next_question(at(0)));
+  ASSERT_TRUE(table.confirm(at(1), ip("10.0.0.2"), kMacB));
+  table.release(first);
+  const auto second = table.want(ip("10.0.0.3")).value();
+  EXPECT_EQ(table.mac(second), nullptr);
+  const auto asked = questions(table, 2, 10);
+  ASSERT_EQ(asked.size(), 1U) << "at once";
+  EXPECT_EQ(asked[0].second.subject, ip("10.0.0.3"));
+  EXPECT_FALSE(asked[0].second.at);
+  EXPECT_FALSE(table.confirm(at(10), ip("10.0.0.2"), kMacB)) << "nobody wants it any more";
+}
+
 TEST(Neighbours, AsksForManyAtABoundedRate) {
   Neighbours table({.entries = 5000, .questions_per_second = 500});
   for (int i = 0; i < 4000; ++i)
