@@ -15,25 +15,25 @@ class DpdkStarved : public ::testing::Test {
   void wait_detections(int count) {
     for (int step = 0; step < 10 * count; ++step) {
       pair.clock.skip(seconds(1));
-      pair.send(pair.a, pair.to_b(kUrgent), pattern(1000, 5));
+      pair.send(pair.a, pair.to_b(kUrgent), urgent);
       run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
     }
   }
 
+  const std::vector<std::byte> urgent = pattern(1000, 5), bulk = pattern(200'000, 9);  // read until the peer has them
   const std::shared_ptr<std::uint64_t> held = std::make_shared<std::uint64_t>(0);
   Pair pair{dpdk_kind("starved", false, DataProtection::kNone, {.held = held})};
 };
 
 TEST_F(DpdkStarved, BulkWaitsForAsLongAsUrgentLikes) {
   starve({27});
-  const auto payload = pattern(200'000, 9);
-  pair.send(pair.a, pair.to_b(kBulk), payload);
+  pair.send(pair.a, pair.to_b(kBulk), bulk);
   wait_detections(3);
   EXPECT_TRUE(pair.a.sink->downs.empty()) << pair.a.sink->downs.front().second.to_string();
   EXPECT_GT(pair.a.progress(pair.to_b(kBulk)).outstanding_bytes, 0u);
   starve({});
   const auto came = [&] {
-    return std::ranges::any_of(pair.b.sink->frames, [&](const auto& frame) { return frame.payload == payload; });
+    return std::ranges::any_of(pair.b.sink->frames, [&](const auto& frame) { return frame.payload == bulk; });
   };
   EXPECT_TRUE(pair.run_until(came));
 }
@@ -41,7 +41,7 @@ TEST_F(DpdkStarved, BulkWaitsForAsLongAsUrgentLikes) {
 // Nothing waits in the control class: it is asked for the sake of what waits elsewhere.
 TEST_F(DpdkStarved, AHostOfWhichNothingComesIsGoneThoughOnlyBulkWaits) {
   starve({27, 43, 51});
-  pair.send(pair.a, pair.to_b(kBulk), pattern(200'000, 9));
+  pair.send(pair.a, pair.to_b(kBulk), bulk);
   for (int step = 0; step < 9; ++step) {
     pair.clock.skip(seconds(1));
     run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
