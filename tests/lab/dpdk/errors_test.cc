@@ -33,7 +33,12 @@ TEST_F(PortTest, DevicesThatCannotBe) {
   EXPECT_EQ(refused("net_af_packet1,iface=tla,bogus=1").code(), Code::kInternal)
       << refused("net_af_packet1,iface=tla,bogus=1").to_string();
   EXPECT_EQ(refused("net_af_packet1,iface=tla,qpairs=1").code(), Code::kInvalidArgument) << "three classes";
-  EXPECT_FALSE(refused("net_nothing0").ok());
+  const Status nothing = refused("net_nothing0");
+  EXPECT_EQ(nothing.code(), Code::kNotFound) << nothing.to_string();
+  EXPECT_THAT(nothing.to_string(), ::testing::HasSubstr("has none of that name"));
+  PortConfig longer = config(1);
+  longer.mtu = 9000;
+  EXPECT_THAT(open_port(longer).status().to_string(), ::testing::HasSubstr("ip link set dev tla mtu 9000"));
   EXPECT_FALSE(refused("0000:ff:1f.7").ok()) << "no such card";
   EXPECT_EQ(refused("eth0").code(), Code::kInvalidArgument);
   auto first = open(config(1));

@@ -44,6 +44,8 @@ Status failed(const std::string& what, const std::string& device, int error) {
   if (said.find("in use") != std::string::npos) error = EADDRINUSE;
   if (said.find("Failed to connect socket") != std::string::npos)
     return {Code::kUnavailable, text, device, "start the process whose role is server first, or correct socket="};
+  if (said.find("failed to parse device") != std::string::npos)
+    return {Code::kNotFound, text, device, "correct the driver's name: the DPDK of this host has none of that name"};
   switch (error) {
     case ENOMEM:
     case ENOBUFS:

@@ -101,7 +101,10 @@ Status explain(int error) {
     case EACCES:
     case EPERM:
       return {Code::kPermissionDenied, "DPDK may not do what it needs: " + said, "EAL",
-              "run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and access to the device"};
+              host_has_huge_pages() ? "run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and access to the device"
+                                    : "this host has no huge pages: leave out what asks for them, or echo 256 > "
+                                      "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages; and run as root, or "
+                                      "with CAP_NET_RAW, CAP_NET_ADMIN and access to the device"};
     case ENOMEM:
       return {Code::kResourceExhausted, "DPDK gets no memory: " + said, "EAL",
               "give it less (-m), or reserve huge pages"};
