@@ -38,6 +38,23 @@ TEST_F(DpdkStarved, BulkWaitsForAsLongAsUrgentLikes) {
   EXPECT_TRUE(pair.run_until(came));
 }
 
+// Nothing waits in the control class: it is asked for the sake of what waits elsewhere.
+TEST_F(DpdkStarved, AHostOfWhichNothingComesIsGoneThoughOnlyBulkWaits) {
+  starve({27, 43, 51});
+  pair.send(pair.a, pair.to_b(kBulk), bulk);
+  for (int step = 0; step < 9; ++step) {
+    pair.clock.skip(seconds(1));
+    run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(pair.a.sink->downs.empty()) << pair.a.sink->downs.front().second.to_string();
+  for (int step = 0; step < 11 && pair.a.sink->downs.empty(); ++step) {
+    pair.clock.skip(seconds(1));
+    run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(2));
+  }
+  ASSERT_FALSE(pair.a.sink->downs.empty()) << "after twice the detection time";
+  EXPECT_EQ(pair.a.sink->downs.front().first, pair.to_b(kControlClass));
+}
+
 TEST_F(DpdkStarved, AHostThatIsSilentInTheControlClassIsGone) {
   starve({27, 51});
   pair.a.send(pair.to_b(kControlClass), {.header = data_header(), .payload = {}, .token = 0});
