@@ -55,13 +55,13 @@ TEST(DpdkReport, TheShareOfBusyTurnsIsThatOfTheLastSecond) {
   const auto metrics = dpdk::make_port_metrics(*port);
   dpdk::PortReport report;
   EXPECT_FALSE(report.due(Time(1))) << "nobody wants to know";
-  report.open(metrics, {kControlClass});
+  report.open(*port, metrics, {kControlClass});
   Time now(tensorlane::seconds(5).value);
   const auto turns = [&](int count, int busy) {
     for (int i = 0; i < count; ++i) {
       now = now + tensorlane::milliseconds(1);
       report.turn(now, i % 10 < busy);
-      if (report.due(now)) report.publish(now, *port, {}, {});
+      if (report.due(now)) report.publish(now, {}, {});
     }
   };
   turns(1, 0);
@@ -72,7 +72,7 @@ TEST(DpdkReport, TheShareOfBusyTurnsIsThatOfTheLastSecond) {
   EXPECT_NEAR(static_cast<double>(metrics->busy_ns.value()), 330e6, 35e6);
   EXPECT_NEAR(static_cast<double>(metrics->polled_ns.value()), 3300e6, 110e6);
   const Time last = now;
-  report.publish(now, *port, {.packets_lost = 7}, {});
+  report.publish(now, {.packets_lost = 7}, {});
   EXPECT_EQ(metrics->datagrams.lost.value(), 7u);
   EXPECT_FALSE(report.due(last + tensorlane::milliseconds(99)));
   EXPECT_TRUE(report.due(last + tensorlane::milliseconds(100)));

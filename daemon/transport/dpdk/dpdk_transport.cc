@@ -14,17 +14,6 @@ namespace {
 
 // Little, so that a class that has become urgent waits for little (tests/simulation/datagram/incast_test.cc).
 constexpr Bytes kCreditAtOnce = kib(8);
-// Of a device, that other threads are shown: drivers may have thousands.
-constexpr std::size_t kMostCounters = 512;
-
-ports::DeviceCounters::Values read_counters(const PacketPort& port) {
-  ports::DeviceCounters::Values values;
-  for (DeviceCount& count : port.device_counts()) {
-    if (values.size() == kMostCounters) break;
-    values.emplace_back(std::move(count.name), count.value);
-  }
-  return values;
-}
 
 }  // namespace
 
@@ -68,9 +57,7 @@ Status DpdkTransport::open(const DpdkConfig& config) {
   }
   std::vector<ClassId> of_queues;
   for (const DpdkClass& c : config.classes) of_queues.push_back(c.tag.cls);
-  report_.open(config.metrics, std::move(of_queues));
-  metrics_ = config.metrics;
-  if (metrics_ != nullptr) metrics_->device_counters.set([port = port_.get()] { return read_counters(*port); });
+  report_.open(*port_, config.metrics, std::move(of_queues));
   for (const int fd : port_->wake_descriptors()) {
     wake_marks_.push_back(std::make_unique<handshake::Watched>(handshake::Watched::Kind::kDevice));
     if (!connector_.watch(*wake_marks_.back(), fd, EPOLLIN, false))
@@ -78,10 +65,6 @@ Status DpdkTransport::open(const DpdkConfig& config) {
               "raise the limit of open files"};
   }
   return {};
-}
-
-DpdkTransport::~DpdkTransport() {
-  if (metrics_ != nullptr) metrics_->device_counters.set(nullptr);
 }
 
 // ---- what the lane asks for ----
@@ -167,7 +150,7 @@ void DpdkTransport::look_at_link() {
 void DpdkTransport::publish() {
   datagram::AssociationCounters packets = packets_ended_;
   flows_.each([&](const Flow& flow) { packets += flow.packets(); });
-  report_.publish(now_, *port_, packets, strangers_);
+  report_.publish(now_, packets, strangers_);
 }
 
 void DpdkTransport::flush() {

@@ -194,6 +194,7 @@ std::size_t DpdkTransport::make_packet(Flow& flow, std::span<std::byte> room) {
     if (bytes > 0) port_->commit(share.queue, flow.path(), bytes);
     return bytes;
   }
+  static_assert(datagram::Gathered::kMostParts <= kMostParts);
   datagram::Gathered packet;
   if (!flow.make(now_, room, &packet)) return 0;
   port_->commit(share.queue, flow.path(), Parts(packet.parts).first(packet.count));

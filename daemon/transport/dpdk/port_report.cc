@@ -6,6 +6,17 @@ namespace tensorlane::dpdk {
 namespace {
 
 constexpr Duration kWindow = seconds(1);  // of the share of busy turns
+// Of a device, that other threads are shown: drivers may have thousands.
+constexpr std::size_t kMostCounters = 512;
+
+ports::DeviceCounters::Values read_counters(const PacketPort& port) {
+  ports::DeviceCounters::Values values;
+  for (DeviceCount& count : port.device_counts()) {
+    if (values.size() == kMostCounters) break;
+    values.emplace_back(std::move(count.name), count.value);
+  }
+  return values;
+}
 
 std::uint64_t count(Duration duration) {
   return static_cast<std::uint64_t>(duration.value);
@@ -20,6 +31,18 @@ std::shared_ptr<ports::PortMetrics> make_port_metrics(const PacketPort& port) {
   return std::make_shared<ports::PortMetrics>(port.config().device, to_string(port.mac()), std::move(reasons));
 }
 
+void PortReport::open(const PacketPort& port, std::shared_ptr<ports::PortMetrics> metrics,
+                      std::vector<ClassId> classes) {
+  port_ = &port;
+  metrics_ = std::move(metrics);
+  classes_ = std::move(classes);
+  if (metrics_ != nullptr) metrics_->device_counters.set([&port] { return read_counters(port); });
+}
+
+PortReport::~PortReport() {
+  if (metrics_ != nullptr) metrics_->device_counters.set(nullptr);
+}
+
 void PortReport::turn(Time now, bool worked) {
   if (std::exchange(started_, true) && now > last_turn_) {
     polled_ = polled_ + (now - last_turn_);
@@ -28,11 +51,10 @@ void PortReport::turn(Time now, bool worked) {
   last_turn_ = now;
 }
 
-void PortReport::publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows,
-                         const Strangers& strangers) {
+void PortReport::publish(Time now, const datagram::AssociationCounters& flows, const Strangers& strangers) {
   next_ = now + kReportInterval;
   ports::PortMetrics& m = *metrics_;
-  const PortCounts& counts = port.counts();
+  const PortCounts& counts = port_->counts();
   TL_ASSERT(classes_.size() <= counts.sent.size() && m.drops.size() == kDrops + 1);
   for (std::size_t i = 0; i < classes_.size(); ++i) {
     ports::PortMetrics::Queue& queue = m.sent[ports::metrics_slot(classes_[i])];
@@ -48,7 +70,7 @@ void PortReport::publish(Time now, const PacketPort& port, const datagram::Assoc
   m.no_memory.set(counts.no_memory);
   m.neighbour_questions.set(counts.neighbour_questions);
   m.neighbour_answers.set(counts.neighbour_answers);
-  const LinkState link = port.link();
+  const LinkState link = port_->link();
   m.link_up.set(link.up ? 1 : 0);
   m.link_bits_per_second.set(link.speed.value);
   m.link_changes.set(counts.link_changes);

@@ -21,11 +21,12 @@ std::shared_ptr<ports::PortMetrics> make_port_metrics(const PacketPort& port);
 // The lane's thread.
 class PortReport {
  public:
-  // Null: nothing is told. `classes`: of the port's queues, in their order.
-  void open(std::shared_ptr<ports::PortMetrics> metrics, std::vector<ClassId> classes) {
-    metrics_ = std::move(metrics);
-    classes_ = std::move(classes);
-  }
+  PortReport() = default;
+  PortReport(const PortReport&) = delete;
+  PortReport& operator=(const PortReport&) = delete;
+  ~PortReport();
+  // Null: nothing is shown. The port outlives the report; `classes` are those of its queues, in their order.
+  void open(const PacketPort& port, std::shared_ptr<ports::PortMetrics> metrics, std::vector<ClassId> classes);
   // A turn of the lane begins. `worked`: the one before had packets, and the lane did not rest after it.
   void turn(Time now, bool worked);
   // Whether to publish().
@@ -34,10 +35,10 @@ class PortReport {
   struct Strangers {
     std::uint64_t packets = 0, bytes = 0;
   };
-  void publish(Time now, const PacketPort& port, const datagram::AssociationCounters& flows,
-               const Strangers& strangers);
+  void publish(Time now, const datagram::AssociationCounters& flows, const Strangers& strangers);
 
  private:
+  const PacketPort* port_ = nullptr;
   std::shared_ptr<ports::PortMetrics> metrics_;
   std::vector<ClassId> classes_;
   bool started_ = false;

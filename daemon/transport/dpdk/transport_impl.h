@@ -34,7 +34,6 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
  public:
   DpdkTransport(const handshake::Protection& protection, std::unique_ptr<PacketPort> port, const DpdkConfig& config,
                 ports::FlowOwner& owner);
-  ~DpdkTransport() override;
   Status open(const DpdkConfig& config);
 
   void add_job(const ports::JobCredentials& credentials) override;
@@ -104,7 +103,6 @@ class DpdkTransport final : public ports::Transport, private handshake::Connecto
   Time now_, next_look_;
   bool armed_ = false, interrupts_ = false, linked_ = true;
   PortReport report_;
-  std::shared_ptr<ports::PortMetrics> metrics_;  // null: nobody wants to know
   PortReport::Strangers strangers_;
   // Of flows that have ended.
   std::uint64_t payloads_dropped_ = 0;

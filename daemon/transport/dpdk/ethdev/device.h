@@ -26,8 +26,6 @@ static_assert(payload_offset(datagram_header_bytes(false, false)) >= kMaxHeaderB
 // mbufs that a port may have outside of the queues of the device: waiting for each transmit queue, handed out, and in
 // the pool's cache of its owner's thread.
 inline constexpr std::uint16_t kStaged = 64, kHeld = 256, kCached = 256;
-// Of a packet that waits, each of which takes an mbuf.
-inline constexpr std::uint16_t kMostParts = 5;
 
 class Device {
  public:

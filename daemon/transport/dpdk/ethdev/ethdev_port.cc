@@ -71,22 +71,13 @@ class EthdevPort final : public PacketPort {
     if (queue.count == kStaged) return {};
     if (queue.open == nullptr) queue.open = make_buffer();
     if (queue.open == nullptr) return {};
-    return {rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_), max_payload(false)};
+    return {payload_of(queue), max_payload(false)};
   }
 
   bool commit(std::size_t index, const Path& path, std::size_t bytes) override {
-    Queue& queue = queues_[index];
-    TL_ASSERT(queue.open != nullptr);
-    std::byte* const payload = rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_);
-    const std::size_t header = framing_.write(index, path, payload, bytes, device_->transmit_checksums());
-    if (header == 0) return false;
-    rte_mbuf* const packet = std::exchange(queue.open, nullptr);
-    packet->data_off = static_cast<std::uint16_t>(packet->data_off + payload_offset_ - header);
-    packet->data_len = static_cast<std::uint16_t>(header + bytes);
-    packet->pkt_len = packet->data_len;
-    ask_for_checksums(packet, framing_.peer_is_v6(path.peer));
-    queue.stage(packet);
-    return true;
+    rte_mbuf* const packet = begin_packet(index, path, bytes, {});
+    if (packet != nullptr) queues_[index].stage(packet);
+    return packet != nullptr;
   }
 
   bool commit(std::size_t index, const Path& path, Parts parts) override {
@@ -96,19 +87,12 @@ class EthdevPort final : public PacketPort {
     std::array<rte_mbuf*, kMostParts> segments;
     const auto more = static_cast<unsigned>(parts.size() - 1);
     const bool gathered = more > 0 && gathers() && rte_pktmbuf_alloc_bulk(device_->pool(), segments.data(), more) == 0;
-    if (!gathered) return commit(index, path, join(queue, payload_offset_, parts));
-    std::byte* const payload = rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_);
-    const std::size_t bytes = parts.front().size();
-    const std::size_t header =
-        framing_.write(index, path, payload, bytes, device_->transmit_checksums(), parts.subspan(1));
-    if (header == 0) {
+    if (!gathered) return commit(index, path, join(queue, parts));
+    rte_mbuf* const packet = begin_packet(index, path, parts.front().size(), parts.subspan(1));
+    if (packet == nullptr) {
       rte_pktmbuf_free_bulk(segments.data(), more);
       return false;
     }
-    rte_mbuf* const packet = std::exchange(queue.open, nullptr);
-    packet->data_off = static_cast<std::uint16_t>(packet->data_off + payload_offset_ - header);
-    packet->data_len = static_cast<std::uint16_t>(header + bytes);
-    packet->pkt_len = packet->data_len;
     rte_mbuf* last = packet;
     for (unsigned i = 0; i < more; ++i) {
       fill(queue, packet, segments[i], parts[i + 1]);
@@ -203,8 +187,28 @@ class EthdevPort final : public PacketPort {
     return info;
   }
 
+  std::byte* payload_of(const Queue& queue) const {
+    return rte_pktmbuf_mtod_offset(queue.open, std::byte*, payload_offset_);
+  }
+
+  // The packet whose payload begins with `bytes` in the room of the queue, with its headers, which are of the whole.
+  // Null: the peer is not reachable.
+  rte_mbuf* begin_packet(std::size_t index, const Path& path, std::size_t bytes, Parts behind) {
+    Queue& queue = queues_[index];
+    TL_ASSERT(queue.open != nullptr);
+    const std::size_t header =
+        framing_.write(index, path, payload_of(queue), bytes, device_->transmit_checksums(), behind);
+    if (header == 0) return nullptr;
+    rte_mbuf* const packet = std::exchange(queue.open, nullptr);
+    packet->data_off = static_cast<std::uint16_t>(packet->data_off + payload_offset_ - header);
+    packet->data_len = static_cast<std::uint16_t>(header + bytes);
+    packet->pkt_len = packet->data_len;
+    ask_for_checksums(packet, framing_.peer_is_v6(path.peer));
+    return packet;
+  }
+
   // Makes one part of all that has been written for a packet, and what lies elsewhere. How long it is.
-  static std::size_t join(Queue& queue, std::uint16_t offset, Parts parts) {
+  std::size_t join(Queue& queue, Parts parts) const {
     std::array<std::byte, kMaxMtu> whole;
     std::size_t bytes = 0;
     for (const std::span<const std::byte> part : parts) {
@@ -212,7 +216,7 @@ class EthdevPort final : public PacketPort {
       std::memcpy(whole.data() + bytes, part.data(), part.size());
       bytes += part.size();
     }
-    std::memcpy(rte_pktmbuf_mtod_offset(queue.open, std::byte*, offset), whole.data(), bytes);
+    std::memcpy(payload_of(queue), whole.data(), bytes);
     return bytes;
   }
 

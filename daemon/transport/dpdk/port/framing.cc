@@ -88,7 +88,7 @@ std::optional<std::uint16_t> Framing::tci(std::size_t queue) const {
 std::size_t Framing::write(std::size_t queue, const Path& path, std::byte* payload, std::size_t bytes,
                            ChecksumOffload offload, Parts behind) {
   const Peer& peer = peers_[path.peer.value];
-  TL_ASSERT(peer.from != nullptr && bytes + ip_udp_bytes(peer.address.v6) <= config_.mtu);  // `behind` is the caller's
+  TL_ASSERT(peer.from != nullptr && bytes + bytes_of(behind) + ip_udp_bytes(peer.address.v6) <= config_.mtu);
   const MacAddress* const to = neighbours_.mac(peer.neighbour);
   if (to == nullptr) return 0;
   const DatagramHeaders headers{.to = *to,

@@ -78,8 +78,7 @@ std::size_t write_headers(const DatagramHeaders& headers, std::byte* payload, st
   std::byte* const frame = payload - total;
   std::byte* const ip =
       frame + write_ethernet(frame, headers.to, headers.from, headers.tci, v6 ? kEtherTypeIpv6 : kEtherTypeIpv4);
-  std::size_t datagram = kUdpBytes + bytes;
-  for (const std::span<const std::byte> part : behind) datagram += part.size();
+  const std::size_t datagram = kUdpBytes + bytes + bytes_of(behind);
   if (v6) {
     const std::uint32_t label = headers.source_port * 0x9e3779b1U >> 12 | 1;
     write_ipv6(ip, headers.source, headers.destination, headers.traffic_class, label, kProtocolUdp, kHops, datagram);

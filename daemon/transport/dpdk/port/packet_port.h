@@ -27,8 +27,14 @@ inline constexpr std::size_t kMaxReceiveQueues = 16;
 inline constexpr std::size_t kMaxLocalAddresses = 8;
 inline constexpr std::uint16_t kMinMtu = 1280, kMaxMtu = 9600;  // bytes of IP
 
-// A payload in pieces of memory.
+// A payload in pieces of memory, at most so many.
 using Parts = std::span<const std::span<const std::byte>>;
+inline constexpr std::size_t kMostParts = 5;
+constexpr std::size_t bytes_of(Parts parts) {
+  std::size_t bytes = 0;
+  for (const std::span<const std::byte> part : parts) bytes += part.size();
+  return bytes;
+}
 
 // What the packets of a transmit queue carry.
 struct QueueTags {
