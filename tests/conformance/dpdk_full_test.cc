@@ -95,7 +95,7 @@ TEST(DpdkNeighbours, AFlowIsUpOnceBothKnowTheOther) {
 }
 
 // Whoever rests between packets sends again what is lost, however often its timers were put off before.
-TEST(DpdkTimers, LastPastRests) {
+TEST(DpdkTimers, OutlastRests) {
   Pair pair(dpdk_kind("rests", false, DataProtection::kNone, {.lost = 0.2}));
   const auto payload = pattern(1000, 8);
   int rests = 0;
