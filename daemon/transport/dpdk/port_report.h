@@ -1,4 +1,4 @@
-// What a transport tells other threads of its port and its flows.
+// What a transport shows other threads of its port and its flows.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace tensorlane::dpdk {
 
-// How often it is told: packets and turns pay nothing for it.
+// How often that is brought up to date: packets and turns pay nothing for it.
 inline constexpr Duration kReportInterval = milliseconds(100);
 
 // Empty counts for a port.

@@ -25,7 +25,7 @@ namespace tensorlane::dpdk {
 inline constexpr Duration kLookInterval = milliseconds(1);
 // Law 17, where the port announces nothing.
 inline constexpr Duration kRestWithoutFlows = milliseconds(10);
-// Where interrupts tell of packets: they tell nothing of the link.
+// Where interrupts announce packets: a link that goes down has none.
 inline constexpr Duration kRestWithInterrupts = milliseconds(100);
 // An exchange is over by then.
 inline constexpr Duration kSettling = seconds(20);

@@ -1,4 +1,4 @@
-// This end of a flow between two ports: the number by which its packets are told from others, and the way to the peer.
+// This end of a flow between two ports: the number by which its packets are known, and the way to the peer.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class FlowNumbers {
 // What a flow may send before it has asked for credit: a short message with what is around it.
 inline constexpr Bytes kUnasked{4096 + 256};
 
-// What the handshake tells the other end. On the wire, little-endian.
+// What the other end hears in the handshake. On the wire, little-endian.
 struct Parameters {
   std::uint32_t version = 0;  // of datagrams
   std::uint32_t number = 0;
