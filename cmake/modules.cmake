@@ -17,15 +17,14 @@ function(tl_module target folder)
     add_library(${target} STATIC ${MODULE_SOURCES})
     target_include_directories(${target} PUBLIC ${view})
     target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE tl_options)
-    # The presets compile several files of a module at once, which halves the time. Not where single files count: mutants
-    # replace one of the engine's or the host's, and clang-tidy looks at these modules file by file.
-    if(folder MATCHES "^(common/|daemon/engine|daemon/host|daemon/transport/datagram)" AND NOT TENSORLANE_SANITIZE)
+    # The presets compile several files of a module at once, which halves the time. Not where mutants replace single files.
+    if(folder MATCHES "^daemon/(engine|host|transport/datagram)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
     # Not on the way of a tensor, and most of what there is to compile. Some of it computes long enough for an optimiser to pay under sanitizers, too.
     if(folder MATCHES "^(tests/|simulator/orders|switch-config/deadlock|daemon/control)")
       target_compile_options(${target} PRIVATE -O1)
-    elseif(folder MATCHES "^(monitor/|switch-config|daemon/(config|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process))")
+    elseif(folder MATCHES "^(monitor/|switch-config|daemon/(config|planning|wiring)|common/(command_line|fabric|files|json|nccl|probe|process|spans))")
       target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
     endif()
   else()
@@ -35,15 +34,11 @@ function(tl_module target folder)
   endif()
 endfunction()
 
-# The commands of a program, a file each with Arguments of its own, so not compiled together: all of them parse the same large headers, once. Not
-# for the sanitizers, whose builds see what a file forgets to include.
+# The commands of a program: compiled together, because parsing command lines is most of what each of them has to compile.
 function(tl_commands target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 10)
   target_compile_options(${target} PRIVATE -O1)
   target_compile_definitions(${target} PRIVATE TENSORLANE_VERSION="${PROJECT_VERSION}")
-  if(NOT TENSORLANE_SANITIZE)
-    target_precompile_headers(${target} PRIVATE <CLI/CLI.hpp> <fmt/format.h> <nlohmann/json.hpp>)
-  endif()
 endfunction()
 
 # The target tests-LABEL builds what the tests of a label run: tl_label_needs(LABEL TARGETS...). tests/run builds only these in the
@@ -64,13 +59,15 @@ function(tl_test name label)
     set(TEST_TIMEOUT 120)
   endif()
   add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} fmt::fmt GTest::gmock GTest::gtest_main)
+  set(level 1)
   if(label STREQUAL unit AND NOT TEST_COMPUTES)
-    target_compile_options(${name} PRIVATE -O0)
-  else()
-    target_compile_options(${name} PRIVATE -O1)
+    set(level 0)
   endif()
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_compile_options(${name} PRIVATE -O${level} ${TENSORLANE_PRECOMPILE})
+  target_precompile_headers(${name} REUSE_FROM tl_test_headers_${level})
+  # The compiler's own way, which is alike in a program and in the library that precompiles; CMake has two words for it.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})
   tl_label_needs(${label} ${name} ${TEST_PROGRAMS})

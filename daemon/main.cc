@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
 #include "daemon/lane/lane.h"

@@ -38,6 +38,8 @@ build_preset() {
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
   # What is compiled with precompiled headers is kept, too: no source asks for the time.
   export CCACHE_SLOPPINESS=pch_defines,time_macros
+  # What is not there yet is not preprocessed first to look for it: the compiler's own list of headers says what belongs to it.
+  export CCACHE_DEPEND=1
   (cd "$root" && cmake --preset "$preset" --log-level=WARNING "-DCMAKE_C_COMPILER_LAUNCHER=$launcher" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher") || return
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")

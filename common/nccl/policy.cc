@@ -1,9 +1,8 @@
 #include "common/nccl/policy.h"
 
-#include <nlohmann/json.hpp>
-
 #include "common/base/text.h"
 #include "common/files/careful.h"
+#include "common/json/json.h"
 
 namespace tensorlane::nccl {
 namespace {

@@ -9,8 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "common/probe/host.h"
 #include "common/probe/load.h"
 #include "common/probe/prober.h"

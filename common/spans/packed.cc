@@ -7,8 +7,9 @@
 #include <charconv>
 #include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "common/json/json.h"
 
 namespace tensorlane::spans {
 namespace {

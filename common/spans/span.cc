@@ -4,7 +4,8 @@
 
 #include <cstdlib>
 #include <iterator>
-#include <nlohmann/json.hpp>
+
+#include "common/json/json.h"
 
 namespace tensorlane::spans {
 

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "common/base/status.h"
+#include "common/json/json.h"
 
 namespace tensorlane::control {
 

@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "daemon/control/counters.h"
 #include "daemon/control/inbox.h"
 #include "daemon/control/job.h"

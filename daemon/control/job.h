@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,6 +23,7 @@
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
 #include "common/fabric/link_speeds.h"
+#include "common/json/json.h"
 #include "daemon/control/agreement.h"
 #include "daemon/control/counters.h"
 #include "daemon/control/job_key.h"

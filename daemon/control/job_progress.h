@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/ports/progress.h"
 #include "daemon/progress/flow_watch.h"
 #include "daemon/progress/port_load.h"

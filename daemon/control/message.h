@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 
 namespace tensorlane::control {
 

@@ -15,7 +15,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +22,7 @@
 #include "common/base/status.h"
 #include "common/base/token_bucket.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/control/message.h"
 #include "daemon/ports/question.h"
 #include "daemon/ports/session.h"

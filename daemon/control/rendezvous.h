@@ -8,10 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "common/base/status.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 
 namespace tensorlane::control {
 

@@ -1,11 +1,11 @@
 // Lets a job's leader search for the thresholds between classes while the job trains (engine/classify).
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/classify/threshold_search.h"
 

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
 
+#include "common/json/json.h"
 #include "common/protocol/plan.h"
 #include "daemon/config/config.h"
 #include "daemon/engine/pattern/selector.h"

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "common/protocol/session.h"
 #include "daemon/planning/planned_job.h"
 

@@ -3,9 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+
+#include "common/json/json.h"
 
 namespace tensorlane::telemetry {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
 #include "daemon/planning/plan_tensor.h"

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/config/config.h"
 #include "daemon/ports/all_lanes.h"
 #include "daemon/ports/question.h"

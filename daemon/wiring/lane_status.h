@@ -2,11 +2,11 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/config/config.h"
 #include "daemon/planning/plan_tensor.h"
 #include "daemon/ports/all_lanes.h"

@@ -8,7 +8,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -16,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "common/probe/prober.h"
 #include "daemon/ports/probe_tokens.h"
 #include "daemon/ports/question.h"

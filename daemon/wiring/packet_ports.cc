@@ -11,6 +11,7 @@
 #include "daemon/transport/dpdk/ethdev/eal.h"
 #include "daemon/transport/dpdk/ethdev/eal_arguments.h"
 #include "daemon/transport/dpdk/ethdev/ethdev_port.h"
+#include "daemon/transport/handshake/socket.h"
 
 namespace tensorlane::wiring {
 namespace {
@@ -40,6 +41,13 @@ Result<dpdk::LocalAddress> local_address(const config::DaemonConfig& config, Rai
   if (!parsed.ok()) {
     return Status(Code::kInvalidArgument, parsed.status().what(), config.fabric_path,
                   fmt::format("write the dpdk address of host '{}' as a number", config.host));
+  }
+  // The kernel would answer for it, too, and end what it has not begun.
+  if (const std::string interface = handshake::interface_of(address); !interface.empty()) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("the dpdk address {} of host '{}' is one of its kernel's, on {}", address, config.host, interface),
+        config.fabric_path, "give the port that the daemon drives itself an address of its own");
   }
   local.address = *parsed;
   if (rail.value < dpdk.networks.size()) {

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "common/base/status.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 
 namespace tensorlane::wiring {
 

@@ -15,13 +15,13 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "common/json/json.h"
 #include "common/probe/answerer.h"
 #include "common/probe/exchange.h"
 #include "common/probe/session.h"

@@ -1,12 +1,12 @@
 // JSON of daemons, of programs and from files, which may be of another release or lie. Pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "common/base/text.h"
+#include "common/json/json.h"
 
 namespace tensorlane::answers {
 

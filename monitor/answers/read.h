@@ -3,9 +3,10 @@
 
 #include <cmath>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+
+#include "common/json/json.h"
 
 namespace tensorlane::answers {
 

@@ -1,10 +1,10 @@
 // What happened between two reports of one host on a job. Pure.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/base/status.h"
+#include "common/json/json.h"
 #include "monitor/explain/report.h"
 
 namespace tensorlane::answers {

@@ -12,10 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "common/base/data_protection.h"
 #include "common/base/status.h"
+#include "common/json/json.h"
 #include "monitor/cli/bench_contenders.h"
 #include "monitor/cli/bench_group.h"
 

@@ -32,14 +32,14 @@ Result<std::uint64_t> parse_size(const std::string& text) {
   return number * factor;
 }
 
-struct Arguments {
+struct BenchArguments {
   int hosts = 0;
   int ranks = 0;
   std::vector<std::string> sizes{"4K", "64K", "1M", "16M", "64M"};
   BenchOptions options;
 };
 
-Result<int> bench_allreduce(const Arguments& arguments) {
+Result<int> bench_allreduce(const BenchArguments& arguments) {
   BenchOptions options = arguments.options;
   options.layout.hosts = arguments.hosts > 0 ? arguments.hosts : 1;
   options.layout.ranks = arguments.hosts > 0 ? arguments.hosts : arguments.ranks;
@@ -63,7 +63,7 @@ void add_bench_command(CLI::App& app, Invocation& chosen) {
   bench->require_subcommand(1);
   CLI::App* allreduce = bench->add_subcommand("allreduce", "Sums of float32 tensors in place, every result checked");
   allreduce->footer("Example:\n  tensorlane bench allreduce --hosts 4 --compare gloo --json bench.json");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<BenchArguments>();
   CLI::Option* hosts =
       allreduce->add_option("--hosts", arguments->hosts, "N hosts with one rank each, TCP between them")
           ->check(CLI::Range(2, 64));

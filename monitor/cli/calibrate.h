@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 #include "daemon/engine/batching/network_model.h"
 
 namespace tensorlane::cli {

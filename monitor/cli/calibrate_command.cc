@@ -16,7 +16,7 @@ constexpr const char* kExample =
     "  tensorlane run -n 2 --hosts lab -- tensorlane calibrate --json network.json\n"
     "  tensorlane plan --model vgg-19 --batch 64 --gpu-images-per-second 36.9 --hosts 8 --network-model network.json";
 
-struct Arguments {
+struct CalibrateArguments {
   std::string json_file, budget = "1 s";
 };
 
@@ -25,7 +25,7 @@ std::string variable(const char* name, const std::string& otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const CalibrateArguments& args) {
   CalibrateOptions options;
   options.socket = daemon_socket();
   options.job = variable("TENSORLANE_JOB", variable("TORCHELASTIC_RUN_ID", "default"));
@@ -37,7 +37,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<CalibrateArguments>();
   CLI::App* command = app.add_subcommand(
       "calibrate", "Measure the fabric between two hosts as a job gets it: a linear model, and the batching threshold");
   command->footer(kExample);

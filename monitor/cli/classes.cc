@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/text.h"
+#include "common/json/json.h"
 
 namespace tensorlane::cli {
 namespace {

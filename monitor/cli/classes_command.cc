@@ -17,7 +17,7 @@
 namespace tensorlane::cli {
 namespace {
 
-struct Arguments {
+struct ClassesArguments {
   std::string fabric, stack, out;
   bool json = false;
 };
@@ -37,7 +37,7 @@ Status replace_file(const std::string& path, const std::string& text) {
                 "name one in a folder that you may write");
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const ClassesArguments& args) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   TL_ASSIGN_OR_RETURN(const std::string text,
                       args.json ? classes_json(fabric, args.stack) : classes_text(fabric, args.stack));
@@ -52,7 +52,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_classes_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ClassesArguments>();
   CLI::App* classes =
       app.add_subcommand("classes", "What NCCL, UCX and others are to be told, for the classes of a fabric");
   classes->footer(

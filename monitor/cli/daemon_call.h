@@ -2,12 +2,12 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 
 namespace tensorlane::cli {
 

@@ -20,7 +20,7 @@
 namespace tensorlane::cli {
 namespace {
 
-struct Arguments {
+struct DoctorArguments {
   std::string fabric, host, root, library, config;
   int pid = 0;
   bool nccl = false, json = false;
@@ -57,7 +57,7 @@ bool assume_cables(fabric::Fabric& fabric, const fabric::Host& host) {
 
 // What the fabric asks of one host: the file is read with this host alone, so that others' faults are not ours. Nothing
 // where the file does not name the host's ports.
-Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric::Fabric& fabric, bool* assumed) {
+Result<std::optional<switches::DeviceQos>> wanted(const DoctorArguments& args, fabric::Fabric& fabric, bool* assumed) {
   TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   const std::string name = args.host.empty() ? own_name() : args.host;
   const fabric::Host* found = fabric.find_host_by_name_or_address(name);
@@ -77,7 +77,7 @@ int print(const findings::Report& report, bool json) {
   return findings::exit_status(report);
 }
 
-Result<int> run_nccl(const Arguments& args) {
+Result<int> run_nccl(const DoctorArguments& args) {
   NcclDoctorOptions options{.root = args.root, .pid = args.pid, .library = args.library};
   fabric::Fabric fabric;
   if (!args.fabric.empty()) {
@@ -88,7 +88,7 @@ Result<int> run_nccl(const Arguments& args) {
   return print(report, args.json);
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const DoctorArguments& args) {
   if (args.nccl) return run_nccl(args);
   DoctorOptions options{.root = args.root, .pid = args.pid};
   fabric::Fabric fabric;
@@ -125,7 +125,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_doctor_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<DoctorArguments>();
   CLI::App* doctor =
       app.add_subcommand("doctor", "What is wrong with this host for RoCE with classes, or for DPDK; changes nothing");
   doctor->footer(

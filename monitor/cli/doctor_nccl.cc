@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/text.h"
 #include "common/files/careful.h"
 #include "common/files/place.h"
+#include "common/json/json.h"
 #include "common/nccl/policy.h"
 #include "common/nccl/preflight.h"
 #include "monitor/cli/classes.h"

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "common/base/text.h"
+#include "common/json/json.h"
 #include "monitor/answers/read.h"
 #include "monitor/answers/times.h"
 #include "monitor/cli/commands.h"
@@ -28,14 +28,14 @@ using nlohmann::json;
 // What the text shows: ranks, and hosts without a report.
 constexpr std::size_t kShownRanks = 5, kMostSilent = 5;
 
-struct Arguments {
+struct ExplainArguments {
   std::string job, socket, save;
   std::vector<std::string> load;
   double seconds = 5;
   bool json_output = false;
 };
 
-Result<HostReports> ask(const Arguments& args) {
+Result<HostReports> ask(const ExplainArguments& args) {
   const DaemonQuestion question{.kind = "job", .job = args.job};
   TL_ASSIGN_OR_RETURN(const DaemonAnswers all,
                       ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
@@ -47,7 +47,7 @@ struct Watched {
   std::map<std::string, Status> silent;
 };
 
-Result<Watched> watch(const Arguments& args) {
+Result<Watched> watch(const ExplainArguments& args) {
   TL_ASSIGN_OR_RETURN(const HostReports before, ask(args));
   if (isatty(STDERR_FILENO) == 1) fmt::print(stderr, "watching job '{}' for {} s ...\n", args.job, args.seconds);
   std::this_thread::sleep_for(std::chrono::duration<double>(args.seconds));
@@ -154,7 +154,7 @@ void print(const explain::Explanation& all, const remedies::Predictions& predict
   }
 }
 
-Result<int> show(const Arguments& args) {
+Result<int> show(const ExplainArguments& args) {
   if (args.job.empty() && args.load.empty())
     return Status(Code::kInvalidArgument, "no job is named", "tensorlane explain",
                   "name one that `tensorlane status` shows, or a file with --load");
@@ -198,7 +198,7 @@ Result<int> show(const Arguments& args) {
 }  // namespace
 
 void add_explain_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ExplainArguments>();
   CLI::App* explain = app.add_subcommand("explain", "What bounds a job now, who is the slow one, and what would help");
   explain->footer("Examples:\n  tensorlane explain train\n  tensorlane explain train --seconds 20 --json");
   explain->add_option("job", args->job,

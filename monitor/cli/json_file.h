@@ -1,9 +1,9 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/base/status.h"
+#include "common/json/json.h"
 
 namespace tensorlane::cli {
 

@@ -17,8 +17,8 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "common/process/process.h"
 #include "monitor/cli/lab_routes.h"
 #include "monitor/cli/lab_service.h"

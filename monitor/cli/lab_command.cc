@@ -8,9 +8,9 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "common/process/process.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/lab.h"
@@ -20,7 +20,7 @@ namespace tensorlane::cli {
 namespace {
 
 // What the options of all subcommands fill.
-struct Arguments {
+struct LabArguments {
   std::string name = kDefaultLab;
   std::string config;
   int hosts = 4;
@@ -115,7 +115,7 @@ Result<T> option(const char* name, Result<T> parsed) {
   return Status(Code::kInvalidArgument, parsed.status().what(), name, parsed.status().fix());
 }
 
-Result<fabric::Fabric> fabric_of(const Arguments& arguments, Bytes buffer) {
+Result<fabric::Fabric> fabric_of(const LabArguments& arguments, Bytes buffer) {
   if (!arguments.config.empty()) return fabric::load(arguments.config, fabric::Keys::kOptional);
   LocalFabric what;
   what.hosts = arguments.hosts;
@@ -132,7 +132,7 @@ Result<fabric::Fabric> fabric_of(const Arguments& arguments, Bytes buffer) {
   return make_local_fabric(what);
 }
 
-Result<int> up(const Arguments& arguments) {
+Result<int> up(const LabArguments& arguments) {
   LabOptions options;
   options.name = arguments.name;
   options.owner = arguments.owner;
@@ -157,7 +157,7 @@ Result<int> up(const Arguments& arguments) {
 }
 
 // Becomes the command, or stands for it where it runs in a guest.
-Result<int> exec(const Arguments& arguments) {
+Result<int> exec(const LabArguments& arguments) {
   TL_ASSIGN_OR_RETURN(const Lab lab, open_lab(arguments.name));
   TL_ASSIGN_OR_RETURN(const Node* node, node_of(lab, arguments.node));
   if (node->is_guest) {
@@ -172,7 +172,7 @@ Result<int> exec(const Arguments& arguments) {
   return Status(Code::kNotFound, fmt::format("cannot run '{}'", command[0]), std::strerror(errno), "install iproute2");
 }
 
-Result<int> policy(const Arguments& arguments) {
+Result<int> policy(const LabArguments& arguments) {
   TL_ASSIGN_OR_RETURN(const Policy wanted, option("tensorlane lab policy", parse_policy(arguments.policy)));
   TL_ASSIGN_OR_RETURN(Lab lab, open_lab(arguments.name));
   TL_RETURN_IF_ERROR(arguments.port.empty() ? set_lab_policy(lab, wanted)
@@ -180,7 +180,7 @@ Result<int> policy(const Arguments& arguments) {
   return 0;
 }
 
-Result<int> show(const Arguments& arguments) {
+Result<int> show(const LabArguments& arguments) {
   nlohmann::json labs = nlohmann::json::array();
   for (const std::string& name : lab_names()) {
     const Result<Lab> lab = open_lab(name);
@@ -198,7 +198,7 @@ Result<int> show(const Arguments& arguments) {
   return 0;
 }
 
-Result<int> down(const Arguments& arguments) {
+Result<int> down(const LabArguments& arguments) {
   if (!arguments.all) {
     const std::vector<std::string> there = lab_names();
     if (std::ranges::find(there, arguments.name) == there.end())
@@ -210,12 +210,12 @@ Result<int> down(const Arguments& arguments) {
   return 0;
 }
 
-Result<int> guard(const Arguments& arguments) {
+Result<int> guard(const LabArguments& arguments) {
   TL_RETURN_IF_ERROR(guard_lab(arguments.name, arguments.owner));
   return 0;
 }
 
-void add_guest_options(CLI::App& command, Arguments& arguments) {
+void add_guest_options(CLI::App& command, LabArguments& arguments) {
   Guests& guests = arguments.guests;
   guests.image = default_guest_image();
   auto* rdma = command.add_flag("--rdma", arguments.rdma, "2 to 4 hosts as virtual machines with Soft-RoCE")
@@ -234,13 +234,13 @@ void add_guest_options(CLI::App& command, Arguments& arguments) {
 }  // namespace
 
 void add_lab_command(CLI::App& app, Invocation& chosen) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<LabArguments>();
   CLI::App* lab = app.add_subcommand("lab", "The fabric of a fabric.yaml in network namespaces on this machine (root)");
   lab->require_subcommand(1);
   lab->footer(
       "Example:\n  tensorlane lab up --hosts 4 && tensorlane lab exec h0 -- ping -c 1 10.77.0.2; tensorlane lab down");
   const auto add = [&](const char* name, const char* purpose, const char* example,
-                       Result<int> (*run)(const Arguments&)) {
+                       Result<int> (*run)(const LabArguments&)) {
     CLI::App* command = lab->add_subcommand(name, purpose);
     command->footer(std::string("Example:\n  ") + example);
     command->callback([&chosen, arguments, run] { chosen.run = [arguments, run] { return run(*arguments); }; });

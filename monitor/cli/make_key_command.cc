@@ -1,8 +1,7 @@
 // `tensorlane make-key`: a CURVE key pair for one daemon.
 #include <cstdio>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/local_fabric.h"
 

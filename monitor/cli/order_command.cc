@@ -3,9 +3,9 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/json/json.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/output_file.h"
 #include "simulator/orders/activation_order.h"
@@ -20,7 +20,7 @@ namespace {
 using orders::Graph;
 using orders::Priorities;
 
-struct Arguments {
+struct OrderArguments {
   std::string algorithm;
   std::string graph;
   std::string json;
@@ -56,7 +56,7 @@ Result<Order> order_by(const Algorithm& algorithm, Graph graph) {
   return Order{std::move(priorities), std::move(graph)};
 }
 
-nlohmann::json report(const Arguments& args, const Order& order) {
+nlohmann::json report(const OrderArguments& args, const Order& order) {
   const orders::MakespanBounds bounds = orders::makespan_bounds(order.graph);
   const Duration makespan = orders::timetable(order.graph, order.priorities).makespan;
   nlohmann::json priorities = nlohmann::json::object();
@@ -87,7 +87,7 @@ Status write_json(const std::string& path, const nlohmann::json& value) {
   return {};
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const OrderArguments& args) {
   TL_ASSIGN_OR_RETURN(Graph graph, orders::load_graph(args.graph));
   for (const Algorithm& algorithm : kAlgorithms) {
     if (args.algorithm != algorithm.name) continue;
@@ -109,7 +109,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_order_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<OrderArguments>();
   CLI::App* command = app.add_subcommand("order", "In which order the transfers of a computation graph should travel");
   command->footer(
       "Example:\n  tensorlane order --algorithm tac graph.json --json order.json\n"

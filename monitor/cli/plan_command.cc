@@ -9,11 +9,11 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "monitor/cli/calibrate.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/output_file.h"
@@ -29,7 +29,7 @@ namespace {
 using simulator::Exchange;
 using simulator::PlanRequest;
 
-struct Arguments {
+struct PlanArguments {
   std::string model, layer_times, fabric, network_model, pattern = "ps", exchange, only, json_file, chart;
   double batch = 0, rate = 0, gbps = 0;
   std::vector<double> thresholds;
@@ -66,7 +66,7 @@ Result<std::string> contents(const std::string& path) {
 }
 
 // Ranges let through what is no number.
-Status check_numbers(const Arguments& a) {
+Status check_numbers(const PlanArguments& a) {
   const std::array numbers{a.batch,
                            a.rate,
                            a.gbps,
@@ -93,7 +93,7 @@ struct Layers {
 };
 
 // A model that the planner knows has no times of its own.
-Result<Layers> known_model(const Arguments& a) {
+Result<Layers> known_model(const PlanArguments& a) {
   TL_ASSIGN_OR_RETURN(const simulator::Model model, simulator::find_model(a.model));
   if (a.layer_times.empty() == (a.rate == 0))
     return invalid("the speed of a rank is not known", "tensorlane plan",
@@ -110,7 +110,7 @@ Result<Layers> known_model(const Arguments& a) {
 }
 
 // A graph has: they are replaced, or scaled to a speed, where one is given.
-Result<Layers> traced_model(const Arguments& a) {
+Result<Layers> traced_model(const PlanArguments& a) {
   TL_ASSIGN_OR_RETURN(const orders::Graph graph, orders::load_graph(a.model));
   TL_ASSIGN_OR_RETURN(simulator::TracedWorkload traced, simulator::workload_of(graph, a.model));
   Layers layers{std::move(traced.workload), {{"times", "the graph's operations"}}};
@@ -135,7 +135,7 @@ Result<Layers> traced_model(const Arguments& a) {
   return layers;
 }
 
-Result<Layers> layers_of(const Arguments& a) {
+Result<Layers> layers_of(const PlanArguments& a) {
   const Result<simulator::Model> known = simulator::find_model(a.model);
   std::error_code error;
   if (!known.ok() && std::filesystem::exists(a.model, error)) return traced_model(a);
@@ -146,7 +146,7 @@ Result<Layers> layers_of(const Arguments& a) {
   return known_model(a);
 }
 
-struct Place {
+struct Surroundings {
   simulator::Topology topology;
   std::uint32_t lossless = ~1u;  // levels of service, as bits
 };
@@ -161,23 +161,23 @@ std::uint32_t lossless_levels(const fabric::ClassTable& classes) {
   return levels;
 }
 
-Result<Place> place(const Arguments& a) {
+Result<Surroundings> place(const PlanArguments& a) {
   if (!a.fabric.empty()) {
     if (a.hosts != 0 || a.gbps != 0)
       return invalid("--fabric and --hosts or --gbps both describe the network", "tensorlane plan", "give one of them");
     TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(a.fabric, fabric::Keys::kOptional));
     if (fabric.hosts.size() < 2) return invalid("the fabric has one host", a.fabric, "plan for at least two");
     TL_ASSIGN_OR_RETURN(simulator::Topology topology, simulator::topology_of(fabric, a.assume.hop));
-    return Place{std::move(topology), lossless_levels(fabric.classes)};
+    return Surroundings{std::move(topology), lossless_levels(fabric.classes)};
   }
   if (a.hosts == 0 || (a.gbps == 0 && !a.network))
     return invalid("the network is not known", "tensorlane plan",
                    "give --hosts and --gbps or --network-model, or --fabric");
   const BitsPerSecond rate = a.network ? a.network->rate : BitsPerSecond(std::llround(a.gbps * 1e9));
-  return Place{simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop)};
+  return Surroundings{simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop)};
 }
 
-Result<simulator::Congestion> congestion(const Arguments& a) {
+Result<simulator::Congestion> congestion(const PlanArguments& a) {
   simulator::Congestion c;
   const auto bytes = [](double count, double unit) { return Bytes(static_cast<std::uint64_t>(count * unit)); };
   if (a.buffer_mib > 0) c.buffer = simulator::SharedBuffer{bytes(a.buffer_mib, 1048576), a.buffer_alpha};
@@ -196,10 +196,10 @@ Result<simulator::Congestion> congestion(const Arguments& a) {
   return c;
 }
 
-Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& workload) {
+Result<PlanRequest> request_of(const PlanArguments& a, const simulator::Workload& workload) {
   PlanRequest r;
   r.workload = workload;
-  TL_ASSIGN_OR_RETURN(Place here, place(a));
+  TL_ASSIGN_OR_RETURN(Surroundings here, place(a));
   r.topology = std::move(here.topology);
   const bool server = a.pattern == "ps";
   std::string name = server ? "parameter_server" : a.pattern;
@@ -231,7 +231,7 @@ Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& wo
 
 // What was measured takes the place of what would be assumed: payload goes at that rate, and the overhead of a transfer
 // that is not the engines' is that of the two cables to and from the switch.
-Status measured_network(Arguments& a) {
+Status measured_network(PlanArguments& a) {
   if (a.network_model.empty()) return {};
   if (a.gbps != 0 || !a.fabric.empty())
     return invalid("--network-model and --gbps or --fabric both describe the network", "tensorlane plan",
@@ -244,7 +244,7 @@ Status measured_network(Arguments& a) {
   return {};
 }
 
-Result<std::vector<simulator::Planned>> plans_of(const Arguments& a, PlanRequest request) {
+Result<std::vector<simulator::Planned>> plans_of(const PlanArguments& a, PlanRequest request) {
   std::vector<int> jobs = a.jobs;
   if (jobs.empty()) jobs = a.only.empty() ? std::vector{1, 2} : std::vector{1};
   std::vector<simulator::Planned> plans;
@@ -256,7 +256,7 @@ Result<std::vector<simulator::Planned>> plans_of(const Arguments& a, PlanRequest
   return plans;
 }
 
-Result<int> plan(Arguments a) {
+Result<int> plan(PlanArguments a) {
   TL_RETURN_IF_ERROR(check_numbers(a));
   // Before the simulations, which may take minutes.
   TL_RETURN_IF_ERROR(can_write_output(a.json_file));
@@ -287,7 +287,7 @@ Result<int> plan(Arguments a) {
   return 0;
 }
 
-void add_congestion(CLI::App& command, Arguments& a) {
+void add_congestion(CLI::App& command, PlanArguments& a) {
   command
       .add_option("--switch-buffer-mib", a.buffer_mib,
                   "memory that all ports of a switch share; what it refuses is sent again; 0: without an end")
@@ -309,7 +309,7 @@ void add_congestion(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(0.0, 0.9));
 }
 
-void add_assumptions(CLI::App& command, Arguments& a) {
+void add_assumptions(CLI::App& command, PlanArguments& a) {
   command.add_option("--host-latency-us", a.host_latency_us, "from an event on a host until its daemon acts on it")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
@@ -335,8 +335,8 @@ void add_assumptions(CLI::App& command, Arguments& a) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, Invocation& chosen) {
-  auto arguments = std::make_shared<Arguments>();
-  Arguments& a = *arguments;
+  auto arguments = std::make_shared<PlanArguments>();
+  PlanArguments& a = *arguments;
   CLI::App* command = app.add_subcommand("plan", "What priorities would gain for a model on a fabric, by simulation");
   command->footer(kExamples);
   command

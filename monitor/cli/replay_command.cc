@@ -5,10 +5,10 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/json/json.h"
 #include "daemon/engine_log/replay.h"
 #include "monitor/cli/commands.h"
 
@@ -19,7 +19,7 @@ using engine_log::Replay;
 
 constexpr int kExitDifferent = 1;
 
-struct Arguments {
+struct ReplayArguments {
   std::vector<std::string> files;
   bool json = false;
 };
@@ -90,7 +90,7 @@ void print(const std::string& path, const Replay& replay) {
              parting.why);
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const ReplayArguments& args) {
   bool equal = true;
   nlohmann::json logs = nlohmann::json::array();
   for (const std::string& path : args.files) {
@@ -112,7 +112,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_replay_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ReplayArguments>();
   CLI::App* command = app.add_subcommand(
       "replay", "Run the engine over the logs of daemons, and compare what it does with what it did");
   command->footer(

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "common/base/text.h"
+#include "common/json/json.h"
 #include "monitor/answers/read.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
@@ -26,14 +26,14 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr double kLookSeconds = 1;  // from one look at the job to the next
 
-struct Arguments {
+struct ReportArguments {
   std::string job, output, socket, load, verify;
   double seconds = 30;
   bool json_output = false;
 };
 
 // The JSON objects that hosts have answered; `silent` gets why others have none.
-Result<report::Reports> ask(const Arguments& args, const char* kind, std::map<std::string, std::string>* silent) {
+Result<report::Reports> ask(const ReportArguments& args, const char* kind, std::map<std::string, std::string>* silent) {
   const DaemonQuestion question{.kind = kind, .job = args.job, .patience = seconds(1)};
   TL_ASSIGN_OR_RETURN(const DaemonAnswers all,
                       ask_daemons(args.socket.empty() ? daemon_socket() : args.socket, question));
@@ -56,7 +56,7 @@ std::optional<std::uint64_t> id_of(const report::Reports& statuses, const std::s
   return found;
 }
 
-Result<report::Figures> watch(const Arguments& args) {
+Result<report::Figures> watch(const ReportArguments& args) {
   report::Watch watch;
   report::Reports statuses;
   std::map<std::string, std::string> silent;
@@ -87,7 +87,7 @@ Result<report::Figures> watch(const Arguments& args) {
 }
 
 // What `explain --save` has kept: of each host two reports.
-Result<report::Figures> load(const Arguments& args) {
+Result<report::Figures> load(const ReportArguments& args) {
   constexpr const char* kFix = "name a file of `tensorlane explain --save`";
   TL_ASSIGN_OR_RETURN(const json kept, read_json_file(args.load, kFix));
   report::Reports before, after;
@@ -113,7 +113,7 @@ Result<report::Figures> load(const Arguments& args) {
   return figures;
 }
 
-Result<int> make(const Arguments& args) {
+Result<int> make(const ReportArguments& args) {
   if (args.job.empty() && args.load.empty())
     return Status(Code::kInvalidArgument, "no job is named", "tensorlane report",
                   "name one that `tensorlane status` shows, or a file with --load");
@@ -142,7 +142,7 @@ Result<int> make(const Arguments& args) {
 }  // namespace
 
 void add_report_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ReportArguments>();
   CLI::App* report = app.add_subcommand("report", "Write one HTML file that shows how a job does");
   report->footer(
       "Examples:\n  tensorlane report train -o train.html\n"

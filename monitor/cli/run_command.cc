@@ -16,7 +16,7 @@ constexpr Duration kGrace = seconds(2);
 constexpr Duration kLastEvents = milliseconds(300);
 constexpr std::size_t kComplaints = 10;  // of each daemon
 
-struct Arguments {
+struct RunArguments {
   int ranks = 1;
   int rails = 0;
   int ranks_per_host = 1;
@@ -38,7 +38,7 @@ struct OwnedLab {
 };
 
 // What would be left aside without a word is refused.
-Status check_arguments(const Arguments& args) {
+Status check_arguments(const RunArguments& args) {
   constexpr const char* kWhere = "tensorlane run";
   if (args.ranks < 1)
     return {Code::kInvalidArgument, fmt::format("-n is {}", args.ranks), kWhere, "expected at least 1 rank"};
@@ -56,7 +56,7 @@ Status check_arguments(const Arguments& args) {
   return {Code::kInvalidArgument, program.status().what(), program.status().where(), program.status().fix()};
 }
 
-Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
+Result<ClusterOptions> cluster_options(const RunArguments& args, OwnedLab& owned) {
   TL_RETURN_IF_ERROR(check_arguments(args));
   if (args.ranks_per_host < 1 || args.ranks % args.ranks_per_host != 0) {
     return Status(Code::kInvalidArgument,
@@ -152,7 +152,7 @@ int watch(const Cluster& cluster, process::Processes& processes, const std::vect
 }
 
 // Starts the ranks: for each the child that it is.
-Result<std::vector<std::size_t>> start_ranks(const Arguments& args, const Cluster& cluster,
+Result<std::vector<std::size_t>> start_ranks(const RunArguments& args, const Cluster& cluster,
                                              process::Processes& processes) {
   std::vector<std::size_t> ranks;
   for (int rank = 0; rank < cluster.world_size(); ++rank) {
@@ -168,7 +168,7 @@ Result<std::vector<std::size_t>> start_ranks(const Arguments& args, const Cluste
 
 // Somebody wants no more of it: the ranks go first, so that none of them hears of a daemon that is gone, and what the
 // daemons say of ranks that were stopped is of no use to anybody.
-int stop_run(const Arguments& args, const std::string& what, const std::vector<std::size_t>& ranks,
+int stop_run(const RunArguments& args, const std::string& what, const std::vector<std::size_t>& ranks,
              process::Processes& processes) {
   processes.stop(ranks, kGrace);
   processes.stop(kGrace);
@@ -178,7 +178,7 @@ int stop_run(const Arguments& args, const std::string& what, const std::vector<s
   return 128 + number;
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const RunArguments& args) {
   OwnedLab owned;  // goes last: after every process in its namespaces
   process::Processes processes;
   TL_ASSIGN_OR_RETURN(const ClusterOptions options, cluster_options(args, owned));
@@ -212,7 +212,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_run_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<RunArguments>();
   CLI::App* run_app = app.add_subcommand("run", "Run a training job: daemons and ranks on this machine");
   run_app->footer("Example:\n  tensorlane run -n 4 --hosts lab -- python train.py");
   run_app->add_option("-n,--ranks", args->ranks, "Ranks")->required();

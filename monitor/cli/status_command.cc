@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "monitor/answers/parse.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
@@ -13,7 +13,7 @@
 namespace tensorlane::cli {
 namespace {
 
-struct Arguments {
+struct StatusArguments {
   std::string socket, host;
   bool json = false;
 };
@@ -237,7 +237,7 @@ void print(const nlohmann::json& status) {
   print_demoted(lane);
 }
 
-Result<int> show(const Arguments& args) {
+Result<int> show(const StatusArguments& args) {
   const std::string path = args.socket.empty() ? daemon_socket() : args.socket;
   TL_ASSIGN_OR_RETURN(const std::string text, status_text(path, args.host));
   const nlohmann::json status = answers::parse(text);
@@ -259,7 +259,7 @@ Result<int> show(const Arguments& args) {
 }  // namespace
 
 void add_status_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<StatusArguments>();
   CLI::App* status =
       app.add_subcommand("status", "What the daemon of this host does: jobs, hosts, classes and tags in force");
   status->footer("Examples:\n  tensorlane status --json\n  tensorlane status --host gpu02");

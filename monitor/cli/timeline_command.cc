@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "common/base/text.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/daemon_call.h"
 #include "monitor/cli/timeline_save.h"
@@ -20,7 +20,7 @@
 namespace tensorlane::cli {
 namespace {
 
-struct Arguments {
+struct TimelineArguments {
   std::vector<std::string> files;
   std::string out, since, until, last, socket, job;
   bool json = false, all_hosts = false;
@@ -127,7 +127,7 @@ void print(const timeline::MergeSummary& summary, const std::string& out) {
       out, summary.spans, summary.arrows, summary.alone);
 }
 
-Result<int> merge(const Arguments& args) {
+Result<int> merge(const TimelineArguments& args) {
   timeline::MergeOptions options;
   options.files = args.files;
   options.out = args.out;
@@ -171,7 +171,7 @@ void print(const Saved& saved, const std::string& out) {
   if (saved.merged) print(*saved.merged, out);
 }
 
-Result<int> save(const Arguments& args) {
+Result<int> save(const TimelineArguments& args) {
   SaveOptions options{args.socket.empty() ? daemon_socket() : args.socket, args.out, args.job};
   options.all_hosts = args.all_hosts;
   if (!args.last.empty()) {
@@ -190,7 +190,7 @@ Result<int> save(const Arguments& args) {
   return 0;
 }
 
-void add_save(CLI::App& all, const std::shared_ptr<Arguments>& args, Invocation& chosen) {
+void add_save(CLI::App& all, const std::shared_ptr<TimelineArguments>& args, Invocation& chosen) {
   CLI::App* command = all.add_subcommand("save", "The last spans that daemons have in memory");
   command->footer("Example:\n  tensorlane timeline save --all-hosts --job train train.json");
   command->add_option("file", args->out, "What is written; with --all-hosts a folder gets HOST.json of each")
@@ -208,7 +208,7 @@ void add_save(CLI::App& all, const std::shared_ptr<Arguments>& args, Invocation&
 }  // namespace
 
 void add_timeline_command(CLI::App& app, Invocation& chosen) {
-  const auto args = std::make_shared<Arguments>();
+  const auto args = std::make_shared<TimelineArguments>();
   CLI::App* all = app.add_subcommand("timeline", "What the hosts of a job did, as a trace for Perfetto");
   all->require_subcommand(1);
   all->footer("Example:\n  tensorlane timeline merge gpu01.json gpu02.json -o all.json");

@@ -9,11 +9,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "common/base/text.h"
 #include "common/files/careful.h"
+#include "common/json/json.h"
 #include "common/spans/packed.h"
 #include "monitor/answers/parse.h"
 #include "monitor/cli/daemon_call.h"

@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kPlainColumns = 120, kMostColumns = 1000;  // of text that goes to no terminal
 constexpr std::size_t kPlainRows = 40;
 
-struct Arguments {
+struct TopArguments {
   std::string job;
   TopQuestions questions;
   double patience = 1;
@@ -45,7 +45,7 @@ std::size_t plain_columns() {
 }
 
 // Two rounds, because rates need two.
-Result<int> show_once(const Arguments& args) {
+Result<int> show_once(const TopArguments& args) {
   top::History history;
   const auto began = std::chrono::steady_clock::now();
   history.add(ask_round(args.questions, args.job));
@@ -66,7 +66,7 @@ Result<int> show_once(const Arguments& args) {
   return 0;
 }
 
-Result<int> show(Arguments args) {
+Result<int> show(TopArguments args) {
   if (args.questions.socket.empty()) args.questions.socket = daemon_socket();
   args.questions.patience = Duration(static_cast<std::int64_t>(args.patience * 1e9));
   if (args.once || args.json || !top::has_terminal()) return show_once(args);
@@ -87,7 +87,7 @@ Result<int> show(Arguments args) {
 }  // namespace
 
 void add_top_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<TopArguments>();
   CLI::App* top = app.add_subcommand("top", "What jobs, classes, hosts, peers, rails and ranks do now");
   top->footer(
       "In a terminal it goes on until q is pressed; ? shows the keys. Elsewhere it prints its tables once.\n"

@@ -20,7 +20,7 @@
 namespace tensorlane::cli {
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   std::vector<std::string> pairs{"all"}, agents, hosts, classes;
   std::string socket, fabric, shell = kDefaultShell, junit, family = "both";
   std::uint64_t seed = 1;
@@ -29,7 +29,7 @@ struct Arguments {
   bool load = false, json = false, all = false, beside_jobs = false;
 };
 
-Status read_pairs(const Arguments& args, VerifyOptions& options) {
+Status read_pairs(const VerifyArguments& args, VerifyOptions& options) {
   const std::string& kind = args.pairs.front();
   const bool counts = kind == "sample";
   if (counts != (args.pairs.size() == 2) || (kind != "all" && kind != "ring" && !counts))
@@ -46,7 +46,7 @@ Status read_pairs(const Arguments& args, VerifyOptions& options) {
 }
 
 // Leaves the classes that were asked for.
-Status read_classes(const Arguments& args, VerifyOptions& options) {
+Status read_classes(const VerifyArguments& args, VerifyOptions& options) {
   for (const std::string& name : args.classes)
     if (std::ranges::none_of(options.classes, [&](const auto& cls) { return cls.name == name; }))
       return Status(Code::kInvalidArgument, fmt::format("there is no class '{}'", name), "--classes");
@@ -75,7 +75,7 @@ Result<VerifyHost> described_host(const fabric::Fabric& fabric, const std::strin
   return host;
 }
 
-Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fabric) {
+Result<VerifyOptions> options_of(const VerifyArguments& args, const fabric::Fabric& fabric) {
   VerifyOptions options;
   options.classes = probed_classes(args.fabric.empty() ? fabric::preset(fabric::Preset::kGreenfield) : fabric.classes);
   options.seed = args.seed;
@@ -107,7 +107,7 @@ Result<VerifyOptions> options_of(const Arguments& args, const fabric::Fabric& fa
 }
 
 // Programs that ssh carries to the hosts, or that their daemons run.
-Result<std::unique_ptr<ProbeHands>> hands_of(const Arguments& args, const VerifyOptions& options) {
+Result<std::unique_ptr<ProbeHands>> hands_of(const VerifyArguments& args, const VerifyOptions& options) {
   if (args.agents.empty()) {
     DaemonHandsOptions daemons{.socket = args.socket.empty() ? daemon_socket() : args.socket,
                                .beside_jobs = args.beside_jobs};
@@ -135,7 +135,7 @@ Result<std::string> fabric_of_daemon(const std::string& socket) {
   return path;
 }
 
-Result<int> run(Arguments args) {
+Result<int> run(VerifyArguments args) {
   fabric::Fabric fabric;
   if (args.fabric.empty() && args.agents.empty()) {
     TL_ASSIGN_OR_RETURN(args.fabric, fabric_of_daemon(args.socket.empty() ? daemon_socket() : args.socket));
@@ -156,7 +156,7 @@ Result<int> run(Arguments args) {
 }
 
 // Which hosts are asked, and how.
-void add_hosts(CLI::App& verify, Arguments& args) {
+void add_hosts(CLI::App& verify, VerifyArguments& args) {
   CLI::Option* agent =
       verify.add_option("--agent", args.agents,
                         "Instead of asking daemons: hosts, with commas between them, that a program is "
@@ -183,7 +183,7 @@ void add_hosts(CLI::App& verify, Arguments& args) {
 }
 
 // What is probed.
-void add_probes(CLI::App& verify, Arguments& args) {
+void add_probes(CLI::App& verify, VerifyArguments& args) {
   verify.add_option("--pairs", args.pairs, "all, ring, or sample N: which hosts probe each other, in both directions")
       ->expected(1, 2);
   verify.add_option("--classes", args.classes, "Only these, with commas between them; default: all, and control")
@@ -204,7 +204,7 @@ void add_probes(CLI::App& verify, Arguments& args) {
 }  // namespace
 
 void add_verify_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<VerifyArguments>();
   CLI::App* verify =
       app.add_subcommand("verify", "Whether the network honours the classes, on every path, in every direction");
   verify->footer(

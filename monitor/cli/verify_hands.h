@@ -8,10 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/json/json.h"
 
 namespace tensorlane::cli {
 

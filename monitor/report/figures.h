@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/json/json.h"
 #include "monitor/explain/explain.h"
 
 namespace tensorlane::report {

@@ -7,7 +7,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
+
+#include "common/json/json.h"
 
 namespace tensorlane::timeline {
 namespace {

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <queue>
 #include <unordered_map>
 #include <utility>
 
 #include "common/base/hash.h"
+#include "common/json/json.h"
 #include "monitor/timeline/event_reader.h"
 #include "monitor/timeline/trace_writer.h"
 

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/json/json.h"
 #include "monitor/explain/report.h"
 
 namespace tensorlane::top {

@@ -3,11 +3,12 @@
 
 #include <cstddef>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "common/json/json.h"
 
 namespace tensorlane::top {
 

@@ -5,8 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "monitor/verify/advice.h"
 
 namespace tensorlane::verify {

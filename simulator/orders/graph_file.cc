@@ -8,8 +8,9 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "common/json/json.h"
 
 namespace tensorlane::orders {
 namespace {

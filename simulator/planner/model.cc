@@ -6,8 +6,8 @@
 #include <cctype>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "simulator/planner/model_texts.h"
 
 namespace tensorlane::simulator {

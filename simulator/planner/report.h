@@ -1,11 +1,11 @@
 // A plan's report: for programs, for people, and as a picture.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/json/json.h"
 #include "simulator/planner/planner.h"
 
 namespace tensorlane::simulator {

@@ -1,6 +1,5 @@
 // tensorlane-swarm: many seeds, one run each; every failure can be replayed from its seed.
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <unistd.h>
 #include <csignal>
@@ -9,6 +8,7 @@
 #include <fstream>
 
 #include "common/base/hash.h"
+#include "common/json/json.h"
 #include "simulator/swarm/simulation.h"
 
 namespace tensorlane::simulator {

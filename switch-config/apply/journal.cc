@@ -15,7 +15,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "common/json/json.h"
 
 namespace tensorlane::switches::apply {
 

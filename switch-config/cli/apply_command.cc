@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/error_line.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "switch-config/apply/plan.h"
 #include "switch-config/apply/worker.h"
 #include "switch-config/cli/commands.h"
@@ -20,7 +20,7 @@ namespace {
 using apply::Journal;
 using apply::Phase;
 
-struct Arguments {
+struct ApplyArguments {
   std::string fabric, running, state = "/run/tensorlane-switch";
   std::vector<std::string> at;
   double minutes = 5;
@@ -52,7 +52,7 @@ Result<apply::Target> target_of(const fabric::Fabric& fabric, const std::string&
 }
 
 // Those of `at` that the file has; with `all`, a missing one is an error.
-Result<std::vector<apply::Target>> targets_of(const std::string& file, const Arguments& args, bool all) {
+Result<std::vector<apply::Target>> targets_of(const std::string& file, const ApplyArguments& args, bool all) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(file, fabric::Keys::kOptional));
   std::vector<apply::Target> targets;
   for (const std::string& at : args.at) {
@@ -64,7 +64,7 @@ Result<std::vector<apply::Target>> targets_of(const std::string& file, const Arg
   return targets;
 }
 
-Result<apply::Record> plan(const Arguments& args, const Journal& journal, apply::Namespaces& namespaces) {
+Result<apply::Record> plan(const ApplyArguments& args, const Journal& journal, apply::Namespaces& namespaces) {
   TL_ASSIGN_OR_RETURN(const std::vector<apply::Target> targets, targets_of(args.fabric, args, true));
   std::vector<apply::Target> running;
   if (!args.running.empty()) {
@@ -109,7 +109,7 @@ void print_plan(const apply::Record& record) {
 }
 
 // One line of the outcome, or one object.
-int report(const Arguments& args, const std::string& result, const std::string& line, int exit_status) {
+int report(const ApplyArguments& args, const std::string& result, const std::string& line, int exit_status) {
   if (args.json)
     print_json(result, {}, {});
   else
@@ -119,7 +119,7 @@ int report(const Arguments& args, const std::string& result, const std::string& 
 
 // --- the four things to do
 
-int look(const Arguments& args, const Journal& journal, const apply::Record& record) {
+int look(const ApplyArguments& args, const Journal& journal, const apply::Record& record) {
   const bool changes = changes_of(record) != 0;
   if (args.json)
     print_json(changes ? "plan" : "unchanged", record, {});
@@ -138,7 +138,7 @@ Status busy(const Journal& journal) {
       waits ? "confirm it with --confirm, or take it back with --revert" : "wait for its end, or use --revert");
 }
 
-Result<int> change(const Arguments& args, Journal& journal, apply::Namespaces& namespaces) {
+Result<int> change(const ApplyArguments& args, Journal& journal, apply::Namespaces& namespaces) {
   if (!journal.lock()) return busy(journal);
   const auto say = [&](const std::string& line) {
     if (!args.json) fmt::print("{}\n", line);
@@ -171,7 +171,7 @@ Result<int> change(const Arguments& args, Journal& journal, apply::Namespaces& n
   return 0;
 }
 
-Result<int> confirm(const Arguments& args, Journal& journal, apply::Namespaces& namespaces) {
+Result<int> confirm(const ApplyArguments& args, Journal& journal, apply::Namespaces& namespaces) {
   if (journal.lock()) {
     if (journal.phase() == Phase::kNone)
       return Status(Code::kNotFound, "no apply waits for a confirmation", journal.folder(), "it may have gone back");
@@ -194,7 +194,7 @@ Result<int> confirm(const Arguments& args, Journal& journal, apply::Namespaces& 
   return report(args, "confirmed", "confirmed: the new queues stay", 0);
 }
 
-Result<int> revert(const Arguments& args, Journal& journal, apply::Namespaces& namespaces) {
+Result<int> revert(const ApplyArguments& args, Journal& journal, apply::Namespaces& namespaces) {
   bool asked = false;
   for (const Time end = apply::now() + kPatience; !journal.lock(); ::usleep(kRoundMs * 1000)) {
     asked =
@@ -207,7 +207,7 @@ Result<int> revert(const Arguments& args, Journal& journal, apply::Namespaces& n
   return report(args, "reverted", "what ran before runs again", 0);
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const ApplyArguments& args) {
   const bool changes = args.apply || args.confirm || args.revert;
   if (!args.confirm && !args.revert && (args.fabric.empty() || args.at.empty()))
     return Status(Code::kInvalidArgument, "no fabric file or no device", "--fabric, --at",
@@ -228,7 +228,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_apply_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ApplyArguments>();
   CLI::App* command = app.add_subcommand("apply", "Configure the queues of this machine's ports, or go back by itself");
   command->footer(
       "Example:\n  tensorlane-switch apply --fabric fabric.yaml --at s0=tl-lab-s0 --at h0=tl-lab-h0\n"

@@ -12,6 +12,10 @@ namespace tensorlane::switches {
 
 namespace fs = std::filesystem;
 
+Status wrong(const std::string& what, const std::string& where, const std::string& fix) {
+  return {Code::kInvalidArgument, what, where, fix};
+}
+
 Result<Configuration> load_configuration(const std::string& path, const std::string& kind) {
   TL_ASSIGN_OR_RETURN(std::string text, lint::read_configuration(path));
   if (!kind.empty()) {
@@ -20,8 +24,8 @@ Result<Configuration> load_configuration(const std::string& path, const std::str
   }
   const auto language = lint::recognise(text);
   if (language) return Configuration{path, std::move(text), *language};
-  return Status(Code::kInvalidArgument, "it is in no language that lint understands: no JSON and no QoS", path,
-                "say which it is with --kind, " + lint::parse_language("").status().fix());
+  return wrong("it is in no language that lint understands: no JSON and no QoS", path,
+               "say which it is with --kind, " + lint::parse_language("").status().fix());
 }
 
 Result<FilesByDevice> files_by_device(const std::string& folder) {
@@ -40,10 +44,9 @@ Result<FilesByDevice> files_by_device(const std::string& folder) {
       all[entry.path().filename().string()].insert(file.path());
       ++count;
     }
-    if (count > kMaxFiles)
-      return Status(Code::kInvalidArgument, fmt::format("more than {} files", kMaxFiles), folder, "name fewer");
+    if (count > kMaxFiles) return wrong(fmt::format("more than {} files", kMaxFiles), folder, "name fewer");
   }
-  if (error) return Status(Code::kInvalidArgument, error.message(), folder, "name a folder that you may read");
+  if (error) return wrong(error.message(), folder, "name a folder that you may read");
   return all;
 }
 

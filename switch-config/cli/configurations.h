@@ -12,6 +12,9 @@
 
 namespace tensorlane::switches {
 
+// InvalidArgument.
+Status wrong(const std::string& what, const std::string& where, const std::string& fix);
+
 inline constexpr std::size_t kMaxFiles = 20'000;
 
 struct Configuration {

@@ -16,7 +16,7 @@ namespace {
 
 using deadlock::Routing;
 
-struct Arguments {
+struct DeadlockArguments {
   std::string fabric;
   std::string routing;
   unsigned failures = 0;
@@ -32,7 +32,7 @@ Result<std::optional<Routing>> routing_of(const std::string& text) {
                 "say up-down, shortest or given");
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const DeadlockArguments& args) {
   TL_ASSIGN_OR_RETURN(const auto routing, routing_of(args.routing));
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   TL_ASSIGN_OR_RETURN(const deadlock::Network network, deadlock::network_of(fabric, routing));
@@ -51,7 +51,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_deadlock_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<DeadlockArguments>();
   CLI::App* command = app.add_subcommand("deadlock", "Whether lossless buffers can wait for each other in a circle");
   command->footer(
       "Example:\n  tensorlane-switch deadlock --fabric fabric.yaml --failures 1\n"

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/cli/configurations.h"
 #include "switch-config/diff/diff.h"
@@ -20,17 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct DiffArguments {
   std::string fabric, running, kind, device;
   bool json = false;
 };
 
 // By the device's name. Ports of hosts are called like the file that is about them.
 using Running = std::map<std::string, lint::Device>;
-
-Status wrong(const std::string& what, const std::string& where, const std::string& fix) {
-  return Status(Code::kInvalidArgument, what, where, fix);
-}
 
 Status add(const Configuration& file, const std::string& name, Running& running, findings::Report& report) {
   TL_ASSIGN_OR_RETURN(lint::Device device,
@@ -50,7 +46,7 @@ Status add(const Configuration& file, const std::string& name, Running& running,
 }
 
 // One file: it is about --device, else about what it says itself, or is called, or its folder is.
-Status read_file(const Arguments& args, const fabric::Fabric& fabric, Running& running, findings::Report& report) {
+Status read_file(const DiffArguments& args, const fabric::Fabric& fabric, Running& running, findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const Configuration file, load_configuration(args.running, args.kind));
   std::string name = fs::path(args.running).stem().string();
   if (fabric.find_switch(name) == nullptr && fabric.find_host(name) == nullptr)
@@ -64,7 +60,8 @@ Status read_file(const Arguments& args, const fabric::Fabric& fabric, Running& r
 }
 
 // A folder of devices. A switch has one configuration: the first that can be read; a host has one for each NIC.
-Status read_folder(const Arguments& args, const fabric::Fabric& fabric, Running& running, findings::Report& report) {
+Status read_folder(const DiffArguments& args, const fabric::Fabric& fabric, Running& running,
+                   findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const FilesByDevice devices, files_by_device(args.running));
   for (const auto& [name, files] : devices) {
     TL_ASSIGN_OR_RETURN(const std::vector<Configuration> found, readable(files));
@@ -82,7 +79,7 @@ Status read_folder(const Arguments& args, const fabric::Fabric& fabric, Running&
   return Status::ok_status();
 }
 
-Result<Running> read_running(const Arguments& args, const fabric::Fabric& fabric, findings::Report& report) {
+Result<Running> read_running(const DiffArguments& args, const fabric::Fabric& fabric, findings::Report& report) {
   Running running;
   TL_RETURN_IF_ERROR(fs::is_directory(args.running) ? read_folder(args, fabric, running, report)
                                                     : read_file(args, fabric, running, report));
@@ -155,7 +152,7 @@ Result<std::vector<DeviceQos>> devices_for(const fabric::Fabric& fabric, const R
   return devices;
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const DiffArguments& args) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   findings::Report report;
   TL_ASSIGN_OR_RETURN(Running running, read_running(args, fabric, report));
@@ -181,7 +178,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_diff_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<DiffArguments>();
   CLI::App* command =
       app.add_subcommand("diff", "What running configurations do otherwise than the fabric file asks for");
   command->footer(

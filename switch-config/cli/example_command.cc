@@ -3,15 +3,15 @@
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "switch-config/cli/commands.h"
 
 namespace tensorlane::switches {
 namespace {
 
-struct Arguments {
+struct ExampleArguments {
   unsigned spines = 2, leaves = 4, hosts = 32;
   std::string nos = "sonic";
   bool json = false;
@@ -46,7 +46,7 @@ std::string ports(const Naming& naming, unsigned first, unsigned count, unsigned
   return fmt::format("{}[{}]{}", naming.before, range, naming.after);
 }
 
-std::string host_links(const Arguments& args, const Naming& naming) {
+std::string host_links(const ExampleArguments& args, const Naming& naming) {
   constexpr const char* kCable = "speed: 400 Gbit/s, cable: 3 m, mtu: 9216}\n";
   const unsigned each = args.hosts / args.leaves, more = args.hosts % args.leaves;
   if (more == 0)
@@ -66,7 +66,7 @@ std::string counted(unsigned count, const char* one, const char* many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-std::string clos(const Arguments& args, std::size_t nos) {
+std::string clos(const ExampleArguments& args, std::size_t nos) {
   const Naming& naming = kNaming[nos];
   const unsigned most = (args.hosts + args.leaves - 1) / args.leaves;  // hosts at a leaf
   const auto switches = [&](const char* name, unsigned count, unsigned used) {
@@ -94,7 +94,7 @@ std::string clos(const Arguments& args, std::size_t nos) {
   return text + "routing: {mode: up-down}\n";
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const ExampleArguments& args) {
   std::string known;
   std::size_t nos = fabric::kNosNames.size();
   for (std::size_t i = 0; i < fabric::kNosNames.size(); ++i) {
@@ -115,7 +115,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_example_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ExampleArguments>();
   CLI::App* command = app.add_subcommand("example", "A fabric file to start from");
   command->require_subcommand(1);
   CLI::App* shape = command->add_subcommand("clos", "Leaves and spines, every leaf linked with every spine");

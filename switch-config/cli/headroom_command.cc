@@ -3,11 +3,11 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/fabric/fabric.h"
 #include "common/fabric/yaml_reader.h"
+#include "common/json/json.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/headroom/headroom.h"
 #include "switch-config/headroom/lookup.h"
@@ -19,7 +19,7 @@ using headroom::Headroom;
 
 constexpr const char* kEstimate = "no vendor's number: ask the vendor for a table";
 
-struct Arguments {
+struct HeadroomArguments {
   std::string asic;
   std::string formula = "current";
   std::string lookup;
@@ -38,7 +38,7 @@ Status about(const char* option, const Status& status) {
   return Status(status.code(), status.what(), option, status.fix());
 }
 
-Result<headroom::PortParameters> port_of(const Arguments& args) {
+Result<headroom::PortParameters> port_of(const HeadroomArguments& args) {
   const auto speed = fabric::parse_rate(args.speed);
   if (!speed.ok()) return about("--speed", speed.status());
   const auto cable = fabric::parse_metres(args.cable);
@@ -46,7 +46,7 @@ Result<headroom::PortParameters> port_of(const Arguments& args) {
   return headroom::PortParameters{*speed, *cable, Bytes(args.mtu), Bytes(args.lossless_mtu)};
 }
 
-int print(const Arguments& args, const Headroom& result) {
+int print(const HeadroomArguments& args, const Headroom& result) {
   if (args.json) {
     const nlohmann::ordered_json out = {
         {"xoff", result.xoff.value}, {"xon", result.xon.value}, {"size", result.size.value}};
@@ -57,7 +57,7 @@ int print(const Arguments& args, const Headroom& result) {
   return 0;
 }
 
-int print(const Arguments& args, const headroom::Estimate& estimate) {
+int print(const HeadroomArguments& args, const headroom::Estimate& estimate) {
   if (args.json) {
     const nlohmann::ordered_json out = {{"estimate", true},
                                         {"xoff_lower", estimate.lower.value},
@@ -70,7 +70,7 @@ int print(const Arguments& args, const headroom::Estimate& estimate) {
   return 0;
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const HeadroomArguments& args) {
   TL_ASSIGN_OR_RETURN(const headroom::PortParameters port, port_of(args));
   if (!args.lookup.empty()) {
     TL_ASSIGN_OR_RETURN(const auto table, headroom::load_lookup(args.lookup));
@@ -101,7 +101,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_headroom_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<HeadroomArguments>();
   CLI::App* command = app.add_subcommand("headroom", "How much buffer a lossless class needs on a port");
   command->footer(
       "Example:\n  tensorlane-switch headroom --asic spectrum4 --speed 400G --cable 40m --json\n"

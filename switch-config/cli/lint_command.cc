@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct LintArguments {
   std::vector<std::string> paths;
   std::string sarif, kind, fabric, device;
   bool json = false;
@@ -96,7 +96,7 @@ Result<bool> is_fabric(const std::string& path) {
 }
 
 // What the fabric file asks and devices do not do: those that it names, or all as --device.
-Status lint_against(const Arguments& args, const std::vector<lint::Device>& devices, findings::Report& report) {
+Status lint_against(const LintArguments& args, const std::vector<lint::Device>& devices, findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> wanted, devices_of(fabric, Selection{}));
   for (const lint::Device& device : devices) {
@@ -111,7 +111,7 @@ Status lint_against(const Arguments& args, const std::vector<lint::Device>& devi
   return {};
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const LintArguments& args) {
   std::vector<std::string> files;
   for (const std::string& path : args.paths) TL_RETURN_IF_ERROR(collect(path, files));
   findings::Report report;
@@ -139,7 +139,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_lint_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<LintArguments>();
   CLI::App* command = app.add_subcommand("lint", "What is wrong with configurations, whoever wrote them");
   command->footer(
       "Example:\n  tensorlane-switch lint leaf1/config_db.json leaf2/config_db.json\n"

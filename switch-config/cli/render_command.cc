@@ -7,9 +7,9 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/policy/policy.h"
 #include "switch-config/render/release.h"
@@ -18,7 +18,7 @@
 namespace tensorlane::switches {
 namespace {
 
-struct Arguments {
+struct RenderArguments {
   std::string fabric, target, out, buffer_model = "platform";
   bool hosts = false, json = false;
 };
@@ -37,7 +37,7 @@ Result<std::size_t> one_of(const std::array<std::string_view, N>& words, const s
 }
 
 // Hosts' scripts, beside those of switches or alone.
-Status add_hosts(const Arguments& args, const fabric::Fabric& fabric, std::vector<DeviceQos>& devices,
+Status add_hosts(const RenderArguments& args, const fabric::Fabric& fabric, std::vector<DeviceQos>& devices,
                  std::vector<RenderedDevice>& rendered) {
   if (args.target != kHostTarget && !args.hosts) return Status::ok_status();
   TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> hosts,
@@ -61,7 +61,7 @@ void print_warnings(const std::vector<DeviceQos>& devices) {
                warning);
 }
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const RenderArguments& args) {
   std::array<std::string_view, fabric::kNosNames.size() + 1> targets;
   std::copy(fabric::kNosNames.begin(), fabric::kNosNames.end(), targets.begin());
   targets.back() = kHostTarget;
@@ -107,7 +107,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_render_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<RenderArguments>();
   CLI::App* command = app.add_subcommand("render", "Configuration files of all switches and hosts of a fabric");
   command->footer(
       "Example:\n  tensorlane-switch example clos --spines 2 --leaves 4 --hosts 32 --nos sonic > fabric.yaml\n"

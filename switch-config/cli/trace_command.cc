@@ -6,10 +6,10 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/suggestion.h"
 #include "common/fabric/fabric.h"
+#include "common/json/json.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/cli/configurations.h"
 #include "switch-config/intent/intent.h"
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct TraceArguments {
   std::string configs, fabric, from, to;
   unsigned dscp = 0;
   int pcp = -1;
@@ -32,10 +32,6 @@ struct Arguments {
 struct Hop {
   std::string device, in, out;
 };
-
-Status wrong(const std::string& what, const std::string& where, const std::string& fix) {
-  return Status(Code::kInvalidArgument, what, where, fix);
-}
 
 // The switches on a shortest way between two hosts, links in the order of the file; hosts forward nothing.
 Result<std::vector<Hop>> path(const fabric::Fabric& fabric, const std::string& from, const std::string& to) {
@@ -69,7 +65,7 @@ Result<std::vector<Hop>> path(const fabric::Fabric& fabric, const std::string& f
 
 class Trace {
  public:
-  Trace(const Arguments& args, const fabric::Fabric& fabric, const std::vector<DeviceQos>& devices)
+  Trace(const TraceArguments& args, const fabric::Fabric& fabric, const std::vector<DeviceQos>& devices)
       : args_(args), fabric_(fabric), devices_(devices) {}
 
   Result<int> run() {
@@ -175,7 +171,7 @@ class Trace {
     }
   }
 
-  const Arguments& args_;
+  const TraceArguments& args_;
   const fabric::Fabric& fabric_;
   const std::vector<DeviceQos>& devices_;
   FilesByDevice files_;
@@ -183,7 +179,7 @@ class Trace {
   bool differs_ = false;
 };
 
-Result<int> run(const Arguments& args) {
+Result<int> run(const TraceArguments& args) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   std::vector<std::string_view> names;
   for (const fabric::Host& host : fabric.hosts) names.push_back(host.name);
@@ -198,7 +194,7 @@ Result<int> run(const Arguments& args) {
 }  // namespace
 
 void add_trace_command(CLI::App& app, Invocation& chosen) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<TraceArguments>();
   CLI::App* command = app.add_subcommand("trace", "What every switch between two hosts does with a packet");
   command->footer(
       "Example:\n  tensorlane-switch trace --configs configs --fabric fabric.yaml --from h0 --to h9 --dscp 46\n"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "common/base/text.h"
+#include "common/json/json.h"
 
 namespace tensorlane::findings {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/json/json.h"
 #include "switch-config/lint/observed.h"
 
 namespace tensorlane::switches {

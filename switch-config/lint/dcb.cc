@@ -1,11 +1,11 @@
 // What `dcb ... show` of iproute2 printed on a host, as text or with -j.
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/json/json.h"
 #include "switch-config/lint/host.h"
 #include "switch-config/lint/languages.h"
 #include "switch-config/lint/text.h"

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/json/json.h"
 #include "switch-config/findings/findings.h"
 
 namespace tensorlane::lint::sonic {

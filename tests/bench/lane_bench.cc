@@ -19,10 +19,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/json/json.h"
 #include "tests/allocations/allocation_count.h"
 #include "two_hosts.h"
 

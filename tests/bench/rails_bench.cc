@@ -11,8 +11,8 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "two_hosts.h"
 
 namespace tensorlane {

@@ -18,9 +18,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "common/json/json.h"
 #include "daemon/transport/rdma/rdma_transport.h"
 
 namespace tensorlane {

@@ -12,10 +12,10 @@
 #include <CLI/CLI.hpp>
 #include <barrier>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "bench_host.h"
+#include "common/json/json.h"
 
 namespace tensorlane {
 namespace {

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cluster.h"
+#include "common/json/json.h"
 
 namespace tensorlane::control::testing {
 namespace {

@@ -19,7 +19,7 @@ ARMS = {
     "observed": {"batch": "64 KiB", "urgency": "observed"},
 }
 HOSTS, RANKS = 2, 2
-ITERATIONS = 30
+ITERATIONS = 15
 
 
 def check_training():

@@ -22,7 +22,7 @@ FIXED = [p for p in NUMBERS if p != "auto"]
 HOSTS, RATE = 4, 100
 SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]
 INCAST_SIZE = 512 << 10
-ROUNDS, COUNT, ATTEMPTS = 8, 20, 3
+ROUNDS, COUNT, ATTEMPTS = 8, 10, 3
 WORSE = 1.1
 # A prediction is off by less than this from 256 KiB on. The lab's ports let 32 KiB pass at once, which makes them faster than their rate for what is short.
 MISJUDGED, JUDGED_FROM = 2.0, 256 << 10

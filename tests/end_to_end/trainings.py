@@ -26,7 +26,7 @@ def plan_of_job(daemons, ranks, deadline, more_than=0):
         for job in daemons.status("h0")["jobs"]:
             if job["plan"] and job["plan"]["tensors"] > more_than:
                 return job["plan"]
-        time.sleep(0.3)
+        time.sleep(0.1)
     for rank in ranks:
         rank.kill()
     raise AssertionError(f"no job has come to these daemons: {[text for text, _ in outputs(ranks, 10)]}")

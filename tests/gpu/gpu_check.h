@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "gpu_driver.h"
 #include "tensorlane/tensorlane.h"
 

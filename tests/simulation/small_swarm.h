@@ -10,8 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "common/json/json.h"
 
 namespace tensorlane::simulation {
 

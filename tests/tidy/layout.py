@@ -13,11 +13,12 @@ MAY_INCLUDE = {
     "common/command_line": ["common/base"],
     "common/fabric": ["common/base"],
     "common/files": ["common/base"],
-    "common/nccl": ["common/base", "common/files"],
-    "common/probe": [],  # not even common/base: its program is linked statically
+    "common/json": [],
+    "common/nccl": ["common/base", "common/files", "common/json"],
+    "common/probe": ["common/json"],  # not even common/base: its program is linked statically
     "common/process": ["common/base"],
     "common/protocol": ["common/base"],
-    "common/spans": ["common/base"],
+    "common/spans": ["common/base", "common/json"],
     "daemon/engine": [],
     "daemon/engine_log": ["daemon/engine"],
     "daemon/ports": [],

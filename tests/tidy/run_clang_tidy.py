@@ -71,15 +71,20 @@ def hash_of(*parts):
     return digest.hexdigest()
 
 
+def sources_of(path):
+    """What a file that is compiled stands for: itself, or the files that CMake compiles at once by it."""
+    if not path.is_file():
+        return []
+    return [pathlib.Path(name) for name in re.findall(r'#include "([^"]+)"', path.read_text(encoding="utf-8"))] if path.parent.name == "Unity" else [path]
+
+
 def work_list(build, root):
     entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
     for entry in entries:
-        path = pathlib.Path(entry["file"])
-        if not path.is_relative_to(root) or not path.is_file():
-            continue
-        name = path.relative_to(root).as_posix()
-        if name.startswith(CHECKED) and name.endswith(".cc"):
-            yield name, flags_of(entry)
+        for path in sources_of(pathlib.Path(entry["file"])):
+            name = path.relative_to(root).as_posix() if path.is_relative_to(root) else ""
+            if name.startswith(CHECKED) and name.endswith(".cc"):
+                yield name, flags_of(entry)
 
 
 def groups_of(build, root):

@@ -4,8 +4,8 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "switch-config/render/render.h"
 
 namespace tensorlane::switches {

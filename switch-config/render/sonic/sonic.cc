@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "common/json/json.h"
 #include "switch-config/render/lines.h"
 #include "switch-config/render/render.h"
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Demands that the swarm catches a mutant: check.py SWARM MUTANT.json SEEDS
 
-The swarm must fail within SEEDS seeds, by one of the checkers that the mutant names, and the failing seed must fail again
+SWARM has the mutant's bug, among those of others (mutate.py). It must fail within SEEDS seeds, by one of the checkers that the mutant names, and the failing seed must fail again
 when it is run alone. Where the mutant names the checker "crash" an end of the program by an assertion or a fault counts, too.
 """
 import json
+import os
 import re
 import pathlib
 import subprocess
@@ -30,6 +31,7 @@ def run(swarm: str, first: int, seeds: int, report: pathlib.Path, crash: bool) -
 def main() -> None:
     swarm, mutant_path, seeds = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
     mutant = json.loads(mutant_path.read_text())
+    os.environ["TENSORLANE_MUTANT"] = mutant_path.stem
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "swarm.json"
         crash = "crash" in mutant["checkers"]

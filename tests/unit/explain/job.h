@@ -1,12 +1,12 @@
 // A job as its hosts report it, made up: hosts in a ring, each with one rank, that can be given faults.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/json/json.h"
 #include "monitor/explain/explain.h"
 
 namespace tensorlane::explain::test {

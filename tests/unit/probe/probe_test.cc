@@ -19,8 +19,7 @@
 #include <functional>
 #include <thread>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "common/probe/answerer.h"
 #include "common/probe/host.h"
 #include "common/probe/load.h"

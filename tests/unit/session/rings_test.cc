@@ -86,8 +86,9 @@ TEST_F(Rings, TheErrorArrivesWhole) {
   ASSERT_TRUE(client_.failed());
   EXPECT_EQ(client_.error(), Status(Code::kAborted, std::string(1023, 'w'), "where", "fix"));
   // "ä" has two bytes: a text is not cut through one.
-  EXPECT_STREQ(session::to_error_body(Status(Code::kAborted, std::string(1022, 'w') + "ä")).what,
-               std::string(1022, 'w').c_str());
+  std::string too_long(1022, 'w');
+  too_long += "ä";
+  EXPECT_STREQ(session::to_error_body(Status(Code::kAborted, too_long)).what, std::string(1022, 'w').c_str());
 }
 
 // Two threads that sleep whenever they can. Nothing but the wake-ups moves them, so a lost one ends in the time-out.

@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/json/json.h"
 #include "common/spans/packed.h"
 #include "daemon/telemetry/span_answers.h"
 #include "daemon/telemetry/span_files.h"

@@ -12,12 +12,12 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/json/json.h"
 #include "daemon/telemetry/timeline.h"
 
 namespace tensorlane::telemetry {

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/json/json.h"
 #include "common/spans/span.h"
 #include "monitor/timeline/clock_fit.h"
 #include "monitor/timeline/event_reader.h"

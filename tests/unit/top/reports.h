@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/json/json.h"
 #include "monitor/top/history.h"
 #include "monitor/top/table.h"
 

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
+#include "common/json/json.h"
 #include "monitor/verify/render.h"
 #include "monitor/verify/verdict.h"
 #include "recorded.h"

@@ -15,10 +15,10 @@
 #include <fstream>
 #include <future>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
+#include "common/json/json.h"
 #include "common/probe/exchange.h"
 #include "common/probe/socket.h"
 #include "daemon/lane/clocks.h"

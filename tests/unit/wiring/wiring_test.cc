@@ -63,6 +63,8 @@ TEST_F(WiringTest, WhatDpdkIsToldIsCheckedWithoutStartingIt) {
   EXPECT_THAT(said([](auto& c) { c.dpdk.neighbours = {"10.1.0.2"}; }), HasSubstr("'10.1.0.2' is no neighbour"));
   EXPECT_THAT(said([](auto& c) { c.fabric.hosts.front().addresses["dpdk"] = {"h0.example"}; }),
               HasSubstr("write the dpdk address of host 'h0' as a number"));
+  EXPECT_THAT(said([](auto& c) { c.fabric.hosts.front().addresses["dpdk"] = {"127.0.0.1"}; }),
+              HasSubstr("the dpdk address 127.0.0.1 of host 'h0' is one of its kernel's, on lo"));
 }
 
 TEST_F(WiringTest, AReloadTakesOverWhatCanChangeAndNamesTheRest) {

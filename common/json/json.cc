@@ -1,0 +1,3 @@
+#include "common/json/json.h"
+
+TL_JSON_TEMPLATES()
