@@ -17,8 +17,9 @@ function(tl_module target folder)
     add_library(${target} STATIC ${MODULE_SOURCES})
     target_include_directories(${target} PUBLIC ${view})
     target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE tl_options)
-    # The presets compile several files of a module at once, which halves the time. Not where mutants replace single files.
-    if(folder MATCHES "^daemon/(engine|host|transport/datagram)" AND NOT TENSORLANE_SANITIZE)
+    # The presets compile several files of a module at once, which halves the time. Not where single files count: mutants replace those of the
+    # engine, and what runs in a client's process takes those that need no library.
+    if(folder MATCHES "^(common/(base|files|nccl)|daemon/(engine|host|transport/datagram))" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
     # Not on the way of a tensor, and most of what there is to compile. Some of it computes long enough for an optimiser to pay under sanitizers, too.

@@ -13,16 +13,12 @@ using ViewInput = nlohmann::detail::iterator_input_adapter<const char*>;
 
 }  // namespace tensorlane::json
 
-// clang-format off
-#define TL_JSON_TEMPLATES(PREFIX) \
-  PREFIX template class nlohmann::basic_json<>; \
-  PREFIX template class nlohmann::detail::lexer<nlohmann::json, tensorlane::json::StringInput>; \
-  PREFIX template class nlohmann::detail::lexer<nlohmann::json, tensorlane::json::ViewInput>; \
-  PREFIX template class nlohmann::detail::parser<nlohmann::json, tensorlane::json::StringInput>; \
-  PREFIX template class nlohmann::detail::parser<nlohmann::json, tensorlane::json::ViewInput>; \
-  PREFIX template class nlohmann::detail::json_sax_dom_parser<nlohmann::json>; \
-  PREFIX template class nlohmann::detail::json_sax_dom_callback_parser<nlohmann::json>; \
-  PREFIX template class nlohmann::detail::serializer<nlohmann::json>;
-// clang-format on
-
-TL_JSON_TEMPLATES(extern)
+// json.cc has the same without `extern`.
+extern template class nlohmann::basic_json<>;
+extern template class nlohmann::detail::lexer<nlohmann::json, tensorlane::json::StringInput>;
+extern template class nlohmann::detail::lexer<nlohmann::json, tensorlane::json::ViewInput>;
+extern template class nlohmann::detail::parser<nlohmann::json, tensorlane::json::StringInput>;
+extern template class nlohmann::detail::parser<nlohmann::json, tensorlane::json::ViewInput>;
+extern template class nlohmann::detail::json_sax_dom_parser<nlohmann::json>;
+extern template class nlohmann::detail::json_sax_dom_callback_parser<nlohmann::json>;
+extern template class nlohmann::detail::serializer<nlohmann::json>;
