@@ -27,7 +27,7 @@ def time_messages(daemons, job):
     return statistics.median(times)
 
 
-def under_flood(daemons, job, flood_seconds=12):
+def under_flood(daemons, job, flood_seconds=5):
     flood = daemons.job(job + "-flood", [MESSAGE, "flood", str(8 * MIB), str(flood_seconds), "0.0"], hosts=["h0", "h2"])
     time.sleep(1.5)
     median = time_messages(daemons, job)
@@ -39,7 +39,7 @@ def under_flood(daemons, job, flood_seconds=12):
 
 def captured_tags(lab, host, work):
     """DSCPs seen at the switch's port of h2, of full data packets and of pure acknowledgements, by (source, destination), between `host` and h2."""
-    command = lab.command("s0", "timeout", "8", "tcpdump", "-i", "h2", "-nn", "-v", "-s", "96", f"tcp and host {lab.address(host)} and (greater 1400 or less 80)")
+    command = lab.command("s0", "timeout", "6", "tcpdump", "-i", "h2", "-nn", "-v", "-s", "96", f"tcp and host {lab.address(host)} and (greater 1400 or less 80)")
     with tempfile.TemporaryFile("w+") as file:
         capture = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
         work()
@@ -81,7 +81,7 @@ def main():
         print(f"unloaded {unloaded * 1e3:.2f} ms; strict {strict / unloaded:.2f} times (flood {strict_rate / 1e6:.0f} Mbit/s), "
               f"FIFO {fifo / unloaded:.2f} times (flood {fifo_rate / 1e6:.0f} Mbit/s)")
         lab.policy("strict")
-        for host, cls, dscp, work in (("h0", "bulk", 27, lambda: under_flood(daemons, "capture-bulk", flood_seconds=4)),
+        for host, cls, dscp, work in (("h0", "bulk", 27, lambda: under_flood(daemons, "capture-bulk")),
                                       ("h1", "urgent", 43, lambda: time_messages(daemons, "capture-urgent"))):
             data, acks = captured_tags(lab, host, work)
             there, back = (lab.address(host), lab.address("h2")), (lab.address("h2"), lab.address(host))
