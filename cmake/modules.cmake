@@ -22,10 +22,13 @@ function(tl_module target folder)
     if(folder MATCHES "^(common/(base|files|nccl)|daemon/(engine|host|transport/datagram))" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
-    # Not on the way of a tensor, and most of what there is to compile. Some of it computes long enough for an optimiser to pay under sanitizers, too.
-    if(folder MATCHES "^(tests/|simulator/orders|switch-config/deadlock|daemon/control)")
+    # Not on the way of a tensor, and most of what there is to compile. Some of it computes long enough for an optimiser to pay under sanitizers, too;
+    # what mostly waits does not there, though it is on that way.
+    if(folder MATCHES "^(tests/|simulator/orders|switch-config/deadlock|common/json)")
       target_compile_options(${target} PRIVATE -O1)
-    elseif(folder MATCHES "^(monitor/|switch-config|daemon/(config|planning|wiring)|common/(command_line|fabric|files|json|nccl|probe|process|spans))")
+    elseif(folder MATCHES "^(monitor/|switch-config|daemon/(config|control|planning|wiring)|common/(command_line|fabric|files|nccl|probe|process|spans))")
+      target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
+    elseif(TENSORLANE_SANITIZE AND folder MATCHES "^daemon/(session|telemetry|transport/(dpdk/ethdev|handshake|mixed|rdma|resume))")
       target_compile_options(${target} PRIVATE ${TENSORLANE_SOON_COMPILED})
     endif()
   else()
