@@ -28,7 +28,7 @@ using files::Place;
 using findings::Severity;
 
 constexpr const char* kRule = "P1";
-constexpr Bytes kMostConfig = mib(1), kMostLine = kib(64);
+constexpr Bytes kMostConfig = mib(1), kMostFabric = mib(4), kMostLine = kib(64);
 constexpr std::uint64_t kLeastPinned = std::uint64_t{256} << 20;  // what the daemon gives DPDK where nobody says it
 constexpr std::uint32_t kIfUp = 1, kDefaultMtu = 1500;
 constexpr std::string_view kHugePages = "/sys/kernel/mm/hugepages";
@@ -48,7 +48,8 @@ bool holds(const List& list, std::string_view text) {
 
 // What daemon.yaml says.
 struct Config {
-  std::string path, host, fabric;
+  std::string path, host;
+  Place fabric;
   bool insists = false;  // transport: dpdk
   std::vector<std::string> devices, eal;
 
@@ -91,9 +92,8 @@ Result<std::optional<Config>> read_config(const Place& place) {
     config.host = word("host");
     config.insists = word("transport") == "dpdk";
     const std::filesystem::path fabric = word("fabric");
-    config.fabric =
-        fabric.empty() ? "" : (std::filesystem::path(place.root + place.path).parent_path() / fabric).string();
-    if (fabric.is_absolute()) config.fabric = place.root + fabric.string();
+    const std::filesystem::path beside = std::filesystem::path(place.path).parent_path() / fabric;
+    if (!fabric.empty()) config.fabric = {place.root, beside.lexically_normal().string()};
     return std::optional(std::move(config));
   } catch (const YAML::Exception& wrong) {
     return Status(Code::kInvalidArgument, wrong.what(), place.path, "correct it: tensorlaned --check-config");
@@ -336,11 +336,17 @@ class DpdkDoctor {
           fmt::format("ip link set dev {} mtu {}", name, wanted), "L7");
   }
 
+  Result<fabric::Fabric> read_fabric() {
+    TL_ASSIGN_OR_RETURN(const std::string text,
+                        files::read(config_.fabric, "the fabric file", files::Care::kConfiguration, kMostFabric));
+    return fabric::parse(text, config_.fabric.path, fabric::Keys::kOptional);
+  }
+
   // The smallest of the host's links, as the daemon takes it.
   std::uint32_t link_mtu() {
     if (mtu_) return *mtu_;
     mtu_ = kDefaultMtu;
-    const Result<fabric::Fabric> fabric = fabric::load(config_.fabric, fabric::Keys::kOptional);
+    const Result<fabric::Fabric> fabric = read_fabric();
     if (!fabric.ok()) {
       report_.unchecked.push_back(
           {config_.host, "L7",

@@ -99,7 +99,20 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
   if (bytes <= state.come) return;
   const std::uint64_t more = bytes - state.come;
   state.come = bytes;
+  state.since += more;
+  if (!state.touched) touched_.push_back(stream);
+  state.touched = true;
+  // Who sends a little now and then would otherwise hold the window for as long as it likes.
+  const bool moves = state.since >= options_.quantum.value || bytes >= std::min(state.wanted, state.credit);
+  if (!moves) {
+    if (state.silent) return;
+    outstanding_[state.slot] -= std::min(state.asked, more);  // its place in the list stays
+    state.asked -= std::min(state.asked, more);
+    if (state.asked == 0) unlink(stream);
+    return;
+  }
   state.moved = now;
+  state.since = 0;
   const std::uint64_t ahead = state.credit - std::min(state.credit, state.come);
   // What it holds counts again.
   if (state.silent)
@@ -108,8 +121,6 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
     count(stream, state.asked - std::min(state.asked, more));
   state.silent = false;
   queue(stream);
-  if (!state.touched) touched_.push_back(stream);
-  state.touched = true;
 }
 
 // The next of the next job's peers that wants more gets a quantum.
@@ -144,6 +155,7 @@ void Credits::serve(Time now, Slot slot) {
 void Credits::give(Time now) {
   while (oldest_ != kNone && now >= streams_[oldest_].moved + options_.gives_up) {
     streams_[oldest_].silent = true;
+    streams_[oldest_].since = 0;
     count(oldest_, 0);
   }
   // Of one that has sent everything the next message may begin unasked.

@@ -35,8 +35,9 @@ class Credits {
     // That a stream may send of which nothing is outstanding, before it has asked: of all peers together no more than
     // the queue of a class at the switch takes.
     Bytes unasked = kib(8);
-    Bytes quantum = kib(16);              // given at a time
-    Duration gives_up = milliseconds(5);  // credit that nothing came of in this time is given to others
+    Bytes quantum = kib(16);  // given at a time
+    // Credit is given to others when no quantum came of it in this time, nor all there was.
+    Duration gives_up = milliseconds(5);
   };
   explicit Credits(const Options& options) : options_(options) {}
 
@@ -65,8 +66,9 @@ class Credits {
     std::uint32_t turn = 0;
     std::uint64_t wanted = 0, come = 0, credit = 0;
     std::uint64_t asked = 0;                // credit beyond `come` that counts as on its way
-    Time moved;                             // when something came last, or was given while nothing was on its way
-    bool silent = false;                    // nothing came of what it had: it gets no more until something does
+    std::uint64_t since = 0;                // bytes that have come since `moved`, or since it is silent
+    Time moved;                             // when a quantum had come last, or was given while nothing was on its way
+    bool silent = false;                    // too little came of what it had: it gets no more until a quantum does
     bool queued = false;                    // in its turn
     bool touched = false;                   // in touched_
     Stream before = kNone, behind = kNone;  // in the list of those with something on its way

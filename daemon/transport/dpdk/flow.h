@@ -52,6 +52,7 @@ class Flow final : public handshake::UpFlow, private ports::FrameSink, private d
 
   int fd() const { return socket_.get(); }
   const Path& path() const { return way_->path(); }
+  const IpAddress& peer() const { return way_->peer(); }
   bool reachable() const { return way_->reachable(); }
   std::uint32_t number() const { return way_->number(); }
 

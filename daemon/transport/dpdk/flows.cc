@@ -60,7 +60,8 @@ void DpdkTransport::receive(std::size_t& handled) {
   std::uint32_t left = 0;  // a bit for each slot of which packets have come
   for (std::size_t i = 0; i < count; ++i) {
     const std::optional<datagram::Head> head = datagram::read_head(received_[i].payload);
-    const bool known = head && numbers_.find(head->association) != nullptr;
+    const Flow* const flow = head ? numbers_.find(head->association) : nullptr;
+    const bool known = flow != nullptr && flow->peer() == received_[i].from;
     slots_[i] = known ? head->slot : kStranger;
     if (!known) ++strangers_.packets, strangers_.bytes += received_[i].payload.size();
     if (known) left |= 1u << (head->slot == datagram::kAckSlot ? 0u : head->slot + 1u);

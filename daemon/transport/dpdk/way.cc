@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "daemon/transport/datagram/packet.h"
 
@@ -71,7 +72,10 @@ Status Way::go(const Parameters& theirs, std::uint64_t hash) {
                                 : fmt::format("packets of {} bytes", theirs.packet_bytes),
             kWhere, "give all hosts dpdk addresses of one family, and ports with an MTU of 1280 or more"};
   peer_ = {.bytes = theirs.address, .v6 = theirs.v6 != 0};
-  if (!is_unicast(peer_)) return {Code::kInvalidArgument, to_string(peer_) + " is no host's address", kWhere};
+  // Of an IPv4 address what is behind it, too: else it would not be the one that its packets come from.
+  const bool padded = !peer_.v6 && std::ranges::any_of(std::span(peer_.bytes).subspan(peer_.size()),
+                                                       [](std::uint8_t b) { return b != 0; });
+  if (padded || !is_unicast(peer_)) return {Code::kInvalidArgument, to_string(peer_) + " is no host's address", kWhere};
   TL_ASSIGN_OR_RETURN(path_.peer, port_.add_peer(peer_));
   has_peer_ = true;
   path_.source_port = flow_source_port(hash);

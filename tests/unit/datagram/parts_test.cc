@@ -324,9 +324,12 @@ TEST_F(Crediting, WhoSpeaksAgainHoldsWhatItHeld) {
   now = now + options.gives_up;
   give();
   EXPECT_EQ(credits.credit(silent), 41'000u);
-  credits.come(now, silent, 100);
+  credits.come(now, silent, 9'999);
   give();
-  EXPECT_EQ(credits.credit(silent), 51'000u) << "a quantum: 39,900 bytes of the window count as on their way";
+  EXPECT_EQ(credits.credit(silent), 41'000u) << "a quantum has not come yet";
+  credits.come(now, silent, 10'000);
+  give();
+  EXPECT_EQ(credits.credit(silent), 51'000u) << "a quantum: 30,000 bytes of the window count as on their way";
 }
 
 TEST_F(Crediting, InsideAClassJobsTakeTurnsAndThenTheirPeers) {
@@ -366,11 +369,31 @@ TEST_F(Crediting, WhoSendsHoldsItsCreditHoweverLongThatTakes) {
   credits.wants(slow, 1'000'000);
   credits.wants(other, 1'000'000);
   give();
-  for (std::uint64_t come = 1000; come <= 20'000; come += 1000) {
+  for (std::uint64_t come = 10'000; come <= 100'000; come += 10'000) {
     now = now + milliseconds(3);
     credits.come(now, slow, come);
     give();
     EXPECT_EQ(credits.credit(other), 1000u) << come;
+  }
+}
+
+// A liar of a more urgent class, and one of the same.
+TEST_F(Crediting, WhoSendsALittleNowAndThenHoldsNothing) {
+  for (const Slot slot : {Slot{1}, Slot{2}}) {
+    Credits all{options};
+    const auto liar = all.add(JobId(1), slot, *this), honest = all.add(JobId(2), 2, *this);
+    all.wants(liar, 1'000'000'000);
+    all.give(now);
+    all.wants(honest, 1'000'000'000);
+    std::uint64_t lies = 0, come = 0;
+    for (int step = 0; step < 1000; ++step) {
+      now = now + milliseconds(1);
+      if (step % 4 == 0) all.come(now, liar, ++lies);
+      come = all.credit(honest);
+      all.come(now, honest, come);
+      all.give(now);
+    }
+    EXPECT_GT(come, 9'000'000u) << "at least a quantum in each step";
   }
 }
 

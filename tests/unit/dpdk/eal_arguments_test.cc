@@ -52,6 +52,8 @@ TEST(EalArguments, RefuseWhatEndsOrTakesOverTheProcess) {
   EXPECT_THAT(refused({"--log-level", "help"}), HasSubstr("ends the process"));
   EXPECT_THAT(refused({"--log-level=help"}), HasSubstr("ends the process"));
   EXPECT_THAT(refused({"--proc-type=secondary"}), HasSubstr("refused"));
+  for (const char* const end : {"", "x"})
+    EXPECT_THAT(refused({std::string("--log-level=help\0", 17) + end}), HasSubstr("control character"));
 }
 
 TEST(EalArguments, RefuseWhatIsNotKnownOrComplete) {
@@ -84,8 +86,8 @@ TEST(DeviceString, IsReadAndWritten) {
   EXPECT_EQ(device.to_string(), "net_af_packet0,iface=veth0,qdisc_bypass");
   EXPECT_TRUE(parse_device("0000:3b:00.0").value().pci);
   EXPECT_EQ(parse_device("3b:00.0").value().name, "0000:3b:00.0");
-  for (const char* const text :
-       {"", "eth0", "net_x,", "net_x,,a=b", "net_x,=b", ",a=b", "net_x a", "net_X0", "net_x\n"})
+  for (const char* const text : {"", "eth0", "net_x,", "net_x,,a=b", "net_x,=b", ",a=b", "net_x a", "net_X0", "net_x\n",
+                                 "net_x,a=b,a=c", "net_x,a,a"})
     EXPECT_FALSE(parse_device(text).ok()) << text;
   EXPECT_FALSE(parse_device("net_" + std::string(70, 'x')).ok());
 }

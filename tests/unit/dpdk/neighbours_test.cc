@@ -60,6 +60,19 @@ TEST(Neighbours, TakesNoLateAnswer) {
   EXPECT_EQ(table.mac(index), nullptr);
 }
 
+// Somebody who sends answers all the time meets an open question.
+TEST(Neighbours, BelieveNobodyElseWhereOneAloneWasAsked) {
+  Neighbours table({});
+  const auto index = table.want(ip("10.0.0.2")).value();
+  ASSERT_TRUE(table.next_question(at(0)));
+  ASSERT_TRUE(table.confirm(at(1), ip("10.0.0.2"), kMacB));
+  const auto again = questions(table, 29'000, 30'500);
+  ASSERT_EQ(again.size(), 1U);
+  EXPECT_FALSE(table.confirm(at(30'500), ip("10.0.0.2"), kMacRouter));
+  EXPECT_TRUE(table.confirm(at(30'501), ip("10.0.0.2"), kMacB));
+  EXPECT_EQ(*table.mac(index), kMacB);
+}
+
 TEST(Neighbours, AsksAgainAndFollowsANeighbourThatChanged) {
   Neighbours table({});
   const auto index = table.want(ip("10.0.0.2")).value();

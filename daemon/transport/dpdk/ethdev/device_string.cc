@@ -55,6 +55,8 @@ Result<DeviceString> parse_device(std::string_view text) {
     const std::string_view word = text.substr(at, end - at);
     if (word.empty()) return wrong("there is an empty word in the name of the device");
     const std::size_t equals = word.find('=');
+    if (at > 0 && device.argument(word.substr(0, equals)))
+      return wrong(fmt::format("the device has two arguments '{}'", word.substr(0, equals)));
     if (at == 0)
       device.name = word;
     else if (equals == 0)

@@ -106,6 +106,10 @@ class Reader {
 
  private:
   Status read_one(std::string_view argument) {
+    // For EAL an argument ends at a zero.
+    if (std::ranges::any_of(argument, [](char c) { return (c >= 0 && c < ' ') || c == 127; }))
+      return {Code::kInvalidArgument, "there is a control character in an argument",
+              std::string(argument.substr(0, argument.find('\0'))), "leave it out"};
     const bool is_long = argument.starts_with("--");
     std::string_view name = argument, value;
     bool joined = false;

@@ -84,9 +84,10 @@ class EthdevPort final : public PacketPort {
     TL_ASSERT(!parts.empty() && parts.size() <= kMostParts);
     Queue& queue = queues_[index];
     TL_ASSERT(queue.open != nullptr);
+    if (parts.size() == 1) return commit(index, path, parts.front().size());
     std::array<rte_mbuf*, kMostParts> segments;
     const auto more = static_cast<unsigned>(parts.size() - 1);
-    const bool gathered = more > 0 && gathers() && rte_pktmbuf_alloc_bulk(device_->pool(), segments.data(), more) == 0;
+    const bool gathered = gathers() && rte_pktmbuf_alloc_bulk(device_->pool(), segments.data(), more) == 0;
     if (!gathered) return commit(index, path, join(queue, parts));
     rte_mbuf* const packet = begin_packet(index, path, parts.front().size(), parts.subspan(1));
     if (packet == nullptr) {

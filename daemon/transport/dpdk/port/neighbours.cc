@@ -64,6 +64,8 @@ bool Neighbours::confirm(Time now, const IpAddress& address, const MacAddress& m
   if (found == by_address_.end()) return false;
   Entry& entry = entries_[found->second];
   if (entry.is_static || !entry.open || now - entry.asked_at > kAnswerTime) return false;
+  // Only this one was asked, and nobody else has heard the question.
+  if (entry.known && entry.asked <= kAskedAlone && mac != entry.mac) return false;
   entry.open = false;
   entry.known = true;
   entry.mac = mac;
