@@ -105,10 +105,11 @@ void Credits::come(Time now, Stream stream, std::uint64_t bytes) {
   // Who sends a little now and then would otherwise hold the window for as long as it likes.
   const bool moves = state.since >= options_.quantum.value || bytes >= std::min(state.wanted, state.credit);
   if (!moves) {
-    if (state.silent) return;
-    outstanding_[state.slot] -= std::min(state.asked, more);  // its place in the list stays
-    state.asked -= std::min(state.asked, more);
-    if (state.asked == 0) unlink(stream);
+    // Its place in the list stays.
+    const std::uint64_t counted = std::min(state.asked, more);
+    outstanding_[state.slot] -= counted;
+    state.asked -= counted;
+    if (counted > 0 && state.asked == 0) unlink(stream);
     return;
   }
   state.moved = now;

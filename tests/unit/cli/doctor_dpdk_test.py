@@ -140,13 +140,14 @@ def main():
             assert done.returncode == 2 and text in done.stderr and not done.stdout, done
         # Of a foreign root nothing outside of it is read.
         (folder / "secret").write_text("SECRET: 1\n")
-        write(root, {**healthy(), "sys/class/net/eth1/mtu": "1500"})
+        foreign = folder / "foreign"
+        write(foreign, {**healthy(), "sys/class/net/eth1/mtu": "1500"})
         for fabric in ("../../../secret", str(folder / "secret"), "link"):
-            path = write_config(root / "etc/tensorlane", PACKET).parent
-            (root / "etc/tensorlane/daemon.yaml").write_text((root / "etc/tensorlane/daemon.yaml").read_text().replace("fabric.yaml", fabric))
+            path = write_config(foreign / "etc/tensorlane", PACKET).parent
+            (foreign / "etc/tensorlane/daemon.yaml").write_text((foreign / "etc/tensorlane/daemon.yaml").read_text().replace("fabric.yaml", fabric))
             (path / "link").unlink(missing_ok=True)
             (path / "link").symlink_to(folder / "secret")
-            done = run(root)
+            done = run(foreign)
             assert "links are taken for ones of 1500 bytes" in done.stdout and "SECRET" not in done.stdout, (fabric, done)
         write_config(root / "etc/tensorlane", "[")
         assert len(json.loads(run(root).stdout)["unchecked"]) == 1
