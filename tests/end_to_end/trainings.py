@@ -20,11 +20,11 @@ def start(sets, ranks_per_host, iterations):
     return ranks
 
 
-def plan_of_job(daemons, ranks, deadline, more_than=0):
-    """What status says of the plan of the job that runs, or will, once it has more than so many tensors."""
+def plan_of_job(daemons, ranks, deadline, whole=lambda plan: plan["tensors"] > 0):
+    """What status says of the plan of the job that runs, or will, once it is whole."""
     while time.monotonic() < deadline and not any(rank.poll() for rank in ranks):
         for job in daemons.status("h0")["jobs"]:
-            if job["plan"] and job["plan"]["tensors"] > more_than:
+            if job["plan"] and whole(job["plan"]):
                 return job["plan"]
         time.sleep(0.1)
     for rank in ranks:
