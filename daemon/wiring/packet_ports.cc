@@ -42,7 +42,7 @@ Result<dpdk::LocalAddress> local_address(const config::DaemonConfig& config, Rai
     return Status(Code::kInvalidArgument, parsed.status().what(), config.fabric_path,
                   fmt::format("write the dpdk address of host '{}' as a number", config.host));
   }
-  // The kernel would answer for it, too, and end what it has not begun.
+  // The kernel would answer for it, too.
   if (const std::string interface = handshake::interface_of(address); !interface.empty()) {
     return Status(
         Code::kInvalidArgument,
