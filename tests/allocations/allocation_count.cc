@@ -12,7 +12,7 @@ namespace {
 using tensorlane::counting::CountedThreads;
 
 std::atomic<CountedThreads> counted_threads{CountedThreads::kNone};
-std::atomic<std::uint64_t> counted{0};
+std::atomic<std::uint64_t> counted{0}, counted_bytes{0};
 
 // Asked once for each thread: the answer takes a system call.
 bool on_a_lane() {
@@ -33,7 +33,10 @@ bool counts_here() {
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  if (counts_here()) counted.fetch_add(1, std::memory_order_relaxed);
+  if (counts_here()) {
+    counted.fetch_add(1, std::memory_order_relaxed);
+    counted_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
@@ -61,6 +64,10 @@ void count_allocations(CountedThreads threads) {
 
 std::uint64_t allocations() {
   return counted.load();
+}
+
+std::uint64_t allocated_bytes() {
+  return counted_bytes.load();
 }
 
 }  // namespace tensorlane::counting

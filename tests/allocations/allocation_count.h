@@ -1,4 +1,4 @@
-// Counts calls of operator new in a program that is linked with it.
+// Counts calls of operator new, and their bytes, in a program that is linked with it.
 #pragma once
 
 #include <cstdint>
@@ -14,5 +14,7 @@ enum class CountedThreads : std::uint8_t {
 // From now on. None are counted at first.
 void count_allocations(CountedThreads threads);
 std::uint64_t allocations();
+// Of all of them together, whether freed since or not.
+std::uint64_t allocated_bytes();
 
 }  // namespace tensorlane::counting

@@ -13,8 +13,13 @@
 namespace tensorlane::datagram {
 namespace {
 
-// So that memory in which a short piece was kept has room for a whole packet of most networks.
-constexpr std::uint64_t kLeastHeld = 2048;
+// Memory of three sizes: a packet of most networks has the largest, which one of a larger network makes larger still;
+// what a peer sends in tiny pieces costs little more than it is.
+constexpr std::array<std::size_t, 3> kHeldBytes{128, 512, 2048};
+std::size_t size_for(std::size_t piece) {
+  const auto fits = std::ranges::lower_bound(kHeldBytes, piece);
+  return std::min<std::size_t>(fits - kHeldBytes.begin(), kHeldBytes.size() - 1);
+}
 // So many pieces more have room where there was none for another one.
 constexpr std::size_t kMoreHeld = 64;
 // Of a stream, with gaps between them: more than the packets that a peer may have on its way
@@ -101,10 +106,13 @@ bool ReceiveStream::begin_frame(ports::FrameSink& sink) {
 }
 
 void ReceiveStream::hold(Range range, const std::byte* bytes) {
-  for (std::size_t i = 0; spare_.empty() || (i > 0 && i < kMoreHeld); ++i) spare_.emplace_back().reserve(kLeastHeld);
-  Held held{.begin = range.begin, .bytes = std::move(spare_.back())};
-  spare_.pop_back();
-  held.bytes.reserve(std::max(std::bit_ceil(range.length()), kLeastHeld));
+  const std::size_t size = size_for(range.length());
+  auto& spare = spare_[size];
+  for (std::size_t i = 0; spare.empty() || (i > 0 && i < kMoreHeld); ++i)
+    spare.emplace_back().reserve(kHeldBytes[size]);
+  Held held{.begin = range.begin, .bytes = std::move(spare.back())};
+  spare.pop_back();
+  held.bytes.reserve(std::max<std::size_t>(std::bit_ceil(range.length()), kHeldBytes[size]));
   held.bytes.assign(bytes, bytes + range.length());
   const auto at = std::ranges::lower_bound(held_, range.begin, std::greater<>(), &Held::begin);
   held_.insert(at, std::move(held));
@@ -116,7 +124,7 @@ bool ReceiveStream::place_held(ports::FrameSink& sink) {
     Held held = std::move(held_.back());
     held_.pop_back();
     const bool placed = place({held.begin, held.begin + held.bytes.size()}, held.bytes.data(), sink);
-    spare_.push_back(std::move(held.bytes));
+    spare_[size_for(held.bytes.size())].push_back(std::move(held.bytes));
     if (!placed) return false;
   }
   return true;

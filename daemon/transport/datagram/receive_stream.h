@@ -21,9 +21,9 @@ class ReceiveStream {
   // A piece of the stream that ends before `limit`, which is as far as the peer may send. The sink is called as
   // FrameSink says: a header when the frame before it has been delivered, a frame once it is whole. What came
   // before is passed over. Bytes behind a frame that is under way are kept: no more than the peer may send, in at most
-  // 8192 pieces, of which each takes 2 KiB at least. False: failure() says why, and nothing more may be given.
-  // kCorrupt: a header or checksum is wrong, the piece reaches beyond the limit, or there are too many; or what the
-  // sink says.
+  // 8192 pieces, each in memory of less than four times its size, 128 bytes at least. False: failure() says why, and
+  // nothing more may be given. kCorrupt: a header or checksum is wrong, the piece reaches beyond the limit, or there
+  // are too many; or what the sink says.
   [[nodiscard]] bool take(std::uint64_t offset, std::span<const std::byte> bytes, std::uint64_t limit,
                           ports::FrameSink& sink);
 
@@ -62,8 +62,8 @@ class ReceiveStream {
   std::uint64_t header_at_ = 0;
   std::array<std::byte, protocol::kFrameHeaderBytes> header_{};
   std::size_t header_bytes_ = 0;
-  std::vector<Held> held_;  // the last one begins first
-  std::vector<std::vector<std::byte>> spare_;
+  std::vector<Held> held_;                                    // the last one begins first
+  std::array<std::vector<std::vector<std::byte>>, 3> spare_;  // memory for the next ones, by size
   Status failure_;
 };
 

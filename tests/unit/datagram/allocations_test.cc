@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/transport/datagram/association.h"
+#include "daemon/transport/datagram/receive_stream.h"
 #include "tests/allocations/allocation_count.h"
 
 namespace tensorlane::datagram {
@@ -84,6 +85,26 @@ TEST(Allocations, APacketAllocatesNothing) {
   EXPECT_GT(packets - before, 50'000u);
   EXPECT_GT(hosts[1].come, come + 100) << "something goes on";
   EXPECT_GT(hosts[0].association.counters().packets_lost, 100u);
+}
+
+struct Nowhere final : ports::FrameSink {
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader&) override { return std::span<std::byte>(); }
+  void on_frame(const protocol::FrameHeader&) override {}
+  void on_sent(std::uint64_t) override {}
+};
+
+// A peer that sends a stream without its begin, a byte here and there, makes nobody keep much more than it has sent.
+TEST(Allocations, TinyPiecesTakeLittleMemory) {
+  constexpr std::uint64_t kPieces = 8000, kApart = 2;
+  ReceiveStream stream;
+  Nowhere sink;
+  const std::array piece{std::byte{1}};
+  const std::uint64_t before = counting::allocated_bytes();
+  counting::count_allocations(counting::CountedThreads::kAll);
+  for (std::uint64_t i = 0; i < kPieces; ++i)
+    ASSERT_TRUE(stream.take(1000 + i * kApart, piece, 1 << 20, sink)) << stream.failure().what();
+  counting::count_allocations(counting::CountedThreads::kNone);
+  EXPECT_LT(counting::allocated_bytes() - before, 3u << 20) << "with what tables leave behind when they grow";
 }
 
 }  // namespace
