@@ -50,7 +50,7 @@ def blocks_of(*path):
 def two_hosts_by_hand():
     """The page about daemon.yaml shows how, as one script."""
     (script,) = blocks_of("daemon", "config", "README.md")
-    done = subprocess.run(["bash", "-e", "-c", script.replace("build/", BUILD + "/")], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-e", "-c", script.replace("build/", BUILD + "/")], cwd=ROOT, capture_output=True, text=True, timeout=240)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert all(word in said for word in ("good: host h0", "rank 0", "rank 1")), said
@@ -70,7 +70,7 @@ def main():
         if "--hosts lab" in command and os.geteuid() != 0:
             print(f"left out, needs root: {command}")
             continue
-        done = subprocess.run(command.replace("build/", BUILD + "/"), shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command.replace("build/", BUILD + "/"), shell=True, cwd=ROOT, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, f"{command}: exit status {done.returncode}: {done.stderr}"
         print(f"good: {command}")
 

@@ -70,7 +70,7 @@ class Checkpointed(nn.Module):
     def forward(self, x):
         x = self.into(x)
         for layer in (self.shared, self.own, self.shared):
-            x = checkpoint(lambda v, layer=layer: torch.tanh(layer(v)), x, use_reentrant=self.reentrant)
+            x = checkpoint(lambda v, layer=layer: torch.tanh(layer(v)), x, use_reentrant=self.reentrant, preserve_rng_state=False)  # ranks are threads
         return self.out(x)
 
 

@@ -64,7 +64,7 @@ def a_thousand_hosts(socket):
     with FakeDaemon(socket, status_of, ask):
         done, seconds = top(socket, "train", "--once")
         assert done.returncode == 0, done.stderr
-        assert seconds < 3, f"{seconds:.1f} s for {HOSTS} hosts"
+        assert seconds < 10, f"{seconds:.1f} s for {HOSTS} hosts"
         for text in (f"{SILENT} of {HOSTS} hosts do not answer", "gpu1023 it has not answered in 1 s", "--json has all", "running, iteration 100ms"):
             assert text in done.stdout, (text, done.stdout)
         assert len(done.stdout) < 50000, len(done.stdout)
