@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tensorlane-switch apply` in network namespaces: old or new, whoever is killed. usage: test_apply.py TENSORLANE_SWITCH
+"""`tensorlane-switch apply` in network namespaces: old or new, whoever is killed, at some KILLS of the commands that run. usage: test_apply.py TENSORLANE_SWITCH [KILLS]
 
 What ports are to do afterwards is what the rendered apply.sh makes of twins of theirs."""
 
@@ -15,6 +15,7 @@ import tempfile
 import time
 
 SWITCH = os.path.abspath(sys.argv[1])
+KILLS = int(sys.argv[2]) if len(sys.argv) > 2 else 7
 SKIP = 77
 TC = shutil.which("tc")
 NODES = {"s0": ("sw0", "sw1"), "h0": ("eth0",), "h1": ("eth0",)}
@@ -281,7 +282,7 @@ def check_unconfirmed(world):
 
 
 def check_kills(world):
-    """At some 28 steps another one of the three, or several, is killed."""
+    """At some KILLS steps another one of the three, or several, is killed."""
     net, apply = world.net, world.apply
     apply.run(*apply.fabric(B), *net.at(), at=-1, code=1)
     trial = apply.count()
@@ -293,7 +294,7 @@ def check_kills(world):
         assert net.state() == world.a and not apply.pending() and settled(apply), at
     whos = ("worker", "guardian", "starter", "worker guardian", "worker starter", "worker guardian starter", "guardian starter")
     seen = {}
-    for number, at in enumerate(range(trial + 1, steps + 1, max(1, (steps - trial) // 28))):
+    for number, at in enumerate(range(trial + 1, steps + 1, max(1, (steps - trial) // KILLS))):
         who = whos[number % len(whos)]
         seen.setdefault(who, []).append(killed_at(world, at, who, by_hand=number % 2))
     print(f"{steps} commands, {trial} in the trial; killed: " + ", ".join(f"{who}: {' '.join(found)}" for who, found in seen.items()), flush=True)
