@@ -54,6 +54,26 @@ function(tl_label_needs label)
   add_dependencies(tests-${label} ${ARGN})
 endfunction()
 
+# Tests that tests/run leaves out unless it is asked to be thorough: tl_thorough(NAMES...).
+function(tl_thorough)
+  foreach(name ${ARGN})
+    set_property(TEST ${name} APPEND PROPERTY LABELS thorough)
+  endforeach()
+endfunction()
+
+# Cases of a GoogleTest program that take long, and whose kind its other cases show: a test of their own, NAME_thorough, and no part of NAME.
+# tl_thorough_cases(NAME CASE...), each as --gtest_filter has it.
+function(tl_thorough_cases name)
+  list(JOIN ARGN ":" cases)
+  get_property(labels TEST ${name} PROPERTY LABELS)
+  get_property(timeout TEST ${name} PROPERTY TIMEOUT)
+  get_property(environment TEST ${name} PROPERTY ENVIRONMENT)
+  add_test(NAME ${name}_thorough COMMAND ${name} --gtest_filter=${cases})
+  set_tests_properties(${name}_thorough PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${environment}")
+  tl_thorough(${name}_thorough)
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-${cases}")
+endfunction()
+
 # A GoogleTest program: tl_test(NAME LABEL [COMPUTES] SOURCES... DEPENDS... PROGRAMS...). Registers the program with ctest under LABEL;
 # PROGRAMS are the targets that it starts. Unit tests are compiled without optimiser, which takes half of the time, but for those that COMPUTE
 # for long: what is tested is in modules.
