@@ -172,9 +172,7 @@ int run(int argc, char** argv) {
       "checks every rule."};
   app.footer(
       "Example:\n  tensorlane-swarm --seeds 500 --json swarm.json\n  tensorlane-swarm --seeds 1 --seed 17 --verbose");
-  app.add_option("--seeds", options.seeds, "How many seeds to run")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--seeds", options.seeds, "How many seeds to run")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--seed", options.first, "The first of them")->capture_default_str();
   app.add_option("--json", options.json, "Write the report to this file");
   app.add_flag("--verbose", options.verbose, "Print every event; for a single seed");
