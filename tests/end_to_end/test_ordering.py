@@ -14,7 +14,7 @@ ORDERINGS = ("tagged", "funnel", "concurrent", "chained", "counters", "negotiate
 OBSERVED = "observed"
 ARMS = (*ORDERINGS, OBSERVED)
 HOSTS, RANKS = 2, 2
-ITERATIONS = 20
+ITERATIONS = 15
 EXTRA_KB = 8 << 10
 
 

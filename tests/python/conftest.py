@@ -12,6 +12,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parents[1] / "client-lib" / "python"))
 
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "thorough: another case of a kind that others show; tests/run leaves it out without --thorough")
+
+
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 

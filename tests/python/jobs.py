@@ -62,10 +62,15 @@ def _warm_server():
     return path
 
 
+def warm_interpreter():
+    """What stands for `python` where ranks are copies of a process that has PyTorch."""
+    return [sys.executable, "-I", "-S", SCRIPTS / "warm.py", _warm_server()]
+
+
 def run(ranks, ranks_per_host, pattern, script, *arguments, warm=True, **options):
     """A script of this folder. Warm: its ranks are copies of a process that has PyTorch, which waits for them: how one has ended may be
     gone before a daemon looks."""
     interpreter = [sys.executable]
     if warm and not any(name.startswith(_AT_START) for name in dict(options.get("variables", ()))):
-        interpreter = [sys.executable, "-I", "-S", SCRIPTS / "warm.py", _warm_server()]
+        interpreter = warm_interpreter()
     return run_command(ranks, ranks_per_host, pattern, [*interpreter, SCRIPTS / script, *arguments], **options)

@@ -1,5 +1,7 @@
-"""A process group is made 50 times in the same processes, as by programs that survive the failure of a rank. It ends in peace, or is aborted while an
-operation is under way that one rank never calls. A script of four ranks, run by backend/test_backend.py.
+"""A process group is made so many times in the same processes, as by programs that survive the failure of a rank. It ends in peace, or is aborted while an
+operation is under way that one rank never calls. A script of four ranks, run by backend/test_backend.py:
+
+    torch_backend_again.py TIMES        more than 15, after which it looks for the first time
 
 Afterwards every process, the daemons' too, has as many threads, descriptors, mappings and bytes of shared memory as after the first groups.
 """
@@ -8,6 +10,7 @@ import datetime
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 import types
@@ -17,7 +20,7 @@ import torch.distributed as dist
 from tensorlane.torch._backend import create
 from torch_backend import refused
 
-GROUPS, WARM = 50, 15
+WARM = 15
 KINDS = ("peace", "all abort", "one aborts", "a thread waits", "backend only")
 RESIDENT_KIB = 8192  # that the allocator of a process may keep, more than before
 
@@ -125,10 +128,10 @@ def main():
     torch.set_num_threads(1)
     rounds = Rounds()
     watched = {"this process": os.getpid(), "the daemon": daemon_pid()}
-    early = {}
-    for number in range(GROUPS):
+    early, times = {}, int(sys.argv[1])
+    for number in range(times):
         rounds.round(number)
-        if number + 1 in (WARM, GROUPS):
+        if number + 1 in (WARM, times):
             rounds.meet(f"quiet{number}")
             found = {who: settled(pid) for who, pid in watched.items()}
             rounds.meet(f"looked{number}")
@@ -139,7 +142,7 @@ def main():
         assert all(exactly[what] <= was[what] for what in was), (who, was, exactly)
         assert resident <= was_resident + RESIDENT_KIB, (who, was_resident, resident)
         print(f"rank {rounds.rank}: {who}: {exactly}, {was_resident} and then {resident} KiB", flush=True)
-    print(f"rank {rounds.rank}: nothing is left of {GROUPS} groups", flush=True)
+    print(f"rank {rounds.rank}: nothing is left of {times} groups", flush=True)
     rounds.store.set(f"end/{rounds.rank}", "")
     if rounds.rank == 0:  # the store ends with it
         rounds.store.wait([f"end/{rank}" for rank in range(rounds.size)])

@@ -1,7 +1,8 @@
 """Scripts in processes that have PyTorch already: importing it takes longer than most of them run. Launchers import little, and each function what it needs.
 
     warm.py --serve SOCKET             imports PyTorch, then copies itself for every launcher, until its standard input ends
-    warm.py SOCKET SCRIPT ARGUMENTS    a launcher: runs the script in a copy, with its own files, folder and environment; ends as the copy ends
+    warm.py SOCKET SCRIPT ARGUMENTS    a launcher: runs the script in a copy, with its own files, folder and environment; ends as the copy ends;
+                                       or the module, with `-m MODULE`
 
 A copy is the server's child: who looks at the launcher's pid does not see it, and who kills the launcher kills it. Its hash seed is the server's.
 What must act when a process or PyTorch starts (LD_PRELOAD, PYTHONHASHSEED) needs a process of its own.
@@ -124,10 +125,16 @@ def _become(server, request, files):
     return command
 
 
-def _run(script):
+def _run(command):
     import builtins
+    import runpy
     import types
 
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
+    script = command[0]
     main = types.ModuleType("__main__")
     main.__file__, main.__builtins__ = script, builtins
     sys.modules["__main__"] = main
@@ -153,7 +160,7 @@ if __name__ == "__main__":
     torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1)  # imports more at first use
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         sys.exit(f"a copy would lack {threads - 1} threads of this process")
-    script = serve(sys.argv[2])[0]
+    command = serve(sys.argv[2])
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
         torch._import_device_backends()
-    _run(script)
+    _run(command)

@@ -15,7 +15,7 @@ def backend(ranks, ranks_per_host, *arguments, **options):
     return run(ranks, ranks_per_host, "auto", "torch_backend.py", *arguments, first_port=PORT, seconds=60, **options)
 
 
-@pytest.mark.parametrize("ranks, ranks_per_host", [(2, 1), (3, 1), (4, 2)])
+@pytest.mark.parametrize("ranks, ranks_per_host", [pytest.param(2, 1, marks=pytest.mark.thorough), (3, 1), (4, 2)])
 def test_operations(ranks, ranks_per_host):
     output = backend(ranks, ranks_per_host, "works")
     for rank in range(ranks):
@@ -67,10 +67,11 @@ def test_a_rank_that_is_late():
     assert backend(3, 1, "late").count("was told who is late") == 2
 
 
-def test_groups_are_made_again():
-    """50 times in the same processes: after an end in peace, and after operations that never end."""
-    output = run(4, 2, "auto", "torch_backend_again.py", first_port=PORT)
-    assert output.count("is left of 50 groups") == 4, output
+@pytest.mark.parametrize("times", [20, pytest.param(50, marks=pytest.mark.thorough)])
+def test_groups_are_made_again(times):
+    """In the same processes: after an end in peace, and after operations that never end."""
+    output = run(4, 2, "auto", "torch_backend_again.py", str(times), first_port=PORT)
+    assert output.count(f"is left of {times} groups") == 4, output
 
 
 def test_one_rank_needs_no_daemon():

@@ -14,6 +14,7 @@ TESTS = (
 )
 
 
+@pytest.mark.thorough
 def test_a_few():
     done = subprocess.run([sys.executable, str(SCRIPTS / "upstream" / "run"), "--json", "-k", TESTS], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr

@@ -9,12 +9,14 @@ import sys
 import pytest
 from jobs import SCRIPTS, SECONDS, needs_daemons, run
 
-WORLDS = {"ring_4x1": (4, 1, "ring"), "ring_2x2": (4, 2, "ring"), "parameter_server_4x1": (4, 1, "parameter_server"), "parameter_server_2x2": (4, 2, "parameter_server")}
+WORLDS = {"ring_2x2": (4, 2, "ring"), "parameter_server_4x1": (4, 1, "parameter_server")}
+MORE_WORLDS = {"ring_4x1": (4, 1, "ring"), "parameter_server_2x2": (4, 2, "parameter_server")}
 
 pytestmark = needs_daemons
+thorough = pytest.mark.thorough
 
 
-@pytest.mark.parametrize("ranks, ranks_per_host", [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("ranks, ranks_per_host", [pytest.param(1, 1, marks=thorough), pytest.param(2, 1, marks=thorough), (2, 2)])
 def test_array_calls(ranks, ranks_per_host):
     output = run(ranks, ranks_per_host, "ring", "array_calls.py", first_port=7600)
     for rank in range(ranks):
@@ -28,7 +30,8 @@ def test_wrapping_many_models():
 
 
 @pytest.mark.parametrize(
-    "ranks_per_host, pattern, settings", [(1, "ring", []), (2, "parameter_server", []), (1, "parameter_server", ["batch=64 KiB"]), (1, "ring", ["ordering=funnel"])],
+    "ranks_per_host, pattern, settings",
+    [(2, "parameter_server", []), (1, "ring", ["ordering=funnel"]), pytest.param(1, "ring", [], marks=thorough), pytest.param(1, "parameter_server", ["batch=64 KiB"], marks=thorough)],
 )
 def test_unregistering(ranks_per_host, pattern, settings):
     """200 times 16 MiB where there is room for four, shapes of all kinds, mistakes, and another job beside it."""
@@ -54,7 +57,7 @@ def test_leaving_while_threads_call():
         assert f"rank {rank}: no call has outlived its job" in output
 
 
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
+@pytest.mark.parametrize("ranks_per_host", [pytest.param(1, marks=thorough), 2])
 def test_process_sets(ranks_per_host):
     output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600, settings=["late_after=1 s"])
     for rank in range(4):
@@ -67,6 +70,7 @@ def test_process_set_that_one_leaves():
         assert f"rank {rank}: knows who has left the set" in output
 
 
+@thorough
 def test_many_process_sets():
     output = run(4, 2, "ring", "process_sets.py", "many", "200", "1000", first_port=7624)
     for rank in range(4):
@@ -84,7 +88,7 @@ def results(tmp_path_factory):
         if key not in made:
             made[key] = folder / f"{key}.json"
             flags += ("--numbered",) if world == "ring_4x1" else ()
-            run(*WORLDS[world], "train_equality.py", "--json", str(made[key]), *flags, first_port=7640)
+            run(*{**WORLDS, **MORE_WORLDS}[world], "train_equality.py", "--json", str(made[key]), *flags, first_port=7640)
         return str(made[key])
 
     return result
@@ -98,7 +102,7 @@ def compare(*files):
     return done.stdout
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [*WORLDS, *(pytest.param(world, marks=thorough) for world in MORE_WORLDS)])
 def test_training(results, world):
     """Ranks, repeated runs and both modes agree bitwise; one process with the whole batch agrees within the tolerance: see train_equality.py."""
     results(world)
@@ -108,5 +112,11 @@ def test_worlds_and_patterns_agree(results):
     compare(*[results(world) for world in WORLDS])
 
 
+@thorough
+def test_all_worlds_and_patterns_agree(results):
+    compare(*[results(world) for world in (*WORLDS, *MORE_WORLDS)])
+
+
+@thorough
 def test_a_second_job_in_the_other_mode_gives_the_same_bits(results):
     assert "bitwise equal" in compare(results("ring_4x1"), results("ring_4x1", "--synchronous"))

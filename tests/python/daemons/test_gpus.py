@@ -10,6 +10,8 @@ DRIVER = BUILD / "tests" / "fake-cuda" / "libcuda.so.1"
 EXTENSION = BUILD / "tests" / "fake-gpu" / "fake_gpu.so"
 pytestmark = [needs_daemons, *(pytest.mark.skipif(not needed.exists(), reason=f"no {needed}: build it") for needed in (DRIVER, EXTENSION))]
 
+thorough = pytest.mark.thorough
+
 
 def on_gpus(ranks, ranks_per_host, script, *arguments, seed=1, delay_us=20, **variables):
     driver = {"FAKE_CUDA_LIBRARY": str(DRIVER), "TENSORLANE_FAKE_CUDA": f"seed={seed},delay_us={delay_us},devices=3,print=1"}
@@ -22,23 +24,28 @@ def all_say(ranks, output, text):
 
 
 # With TENSORLANE_STREAM_WAIT=0 the calling thread waits where otherwise a stream does.
-@pytest.mark.parametrize("ranks, ranks_per_host, stream_wait", [(1, 1, "1"), (2, 1, "1"), (4, 2, "1"), (2, 1, "0")])
+@pytest.mark.parametrize("ranks, ranks_per_host, stream_wait", [pytest.param(1, 1, "1", marks=thorough), pytest.param(2, 1, "1", marks=thorough), (4, 2, "1"), (2, 1, "0")])
 def test_calls(ranks, ranks_per_host, stream_wait):
     all_say(ranks, on_gpus(ranks, ranks_per_host, "gpu_calls.py", seed=ranks, TENSORLANE_STREAM_WAIT=stream_wait), "all calls on GPUs are right")
 
 
-@pytest.mark.parametrize("stream_wait", ["1", "0"])
+@pytest.mark.parametrize("stream_wait", ["1", pytest.param("0", marks=thorough)])
 def test_training(stream_wait):
     all_say(2, on_gpus(2, 1, "gpu_training.py", TENSORLANE_STREAM_WAIT=stream_wait), "all training on GPUs is right")
 
 
-@pytest.mark.parametrize("stream_wait", ["1", "0"])
+@pytest.mark.parametrize("stream_wait", ["1", pytest.param("0", marks=thorough)])
 def test_ddp(stream_wait):
     all_say(2, on_gpus(2, 1, "gpu_ddp.py", TENSORLANE_STREAM_WAIT=stream_wait), "DDP on GPUs is right")
 
 
-@pytest.mark.parametrize("symbol", ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"])
-@pytest.mark.parametrize("part", ["calls", "optimizer"])
+@pytest.mark.parametrize(
+    "part, symbol",
+    [
+        ("calls", "cuMemcpyDtoHAsync_v2"), ("optimizer", "cuMemcpyHtoDAsync_v2"),
+        pytest.param("calls", "cuMemcpyHtoDAsync_v2", marks=thorough), pytest.param("optimizer", "cuMemcpyDtoHAsync_v2", marks=thorough),
+    ],
+)
 def test_errors_of_the_driver(part, symbol):
     all_say(2, on_gpus(2, 1, "gpu_failing.py", part, symbol), "has heard of it")
 

@@ -15,7 +15,7 @@ def groups(ranks, what):
     return run(ranks, 1, "auto", "torchft_groups.py", what, first_port=PORT, settings=["detection=5 s"])
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)])
 def test_operations(ranks):
     assert groups(ranks, "works").count("works is right") == ranks
 
@@ -40,6 +40,7 @@ def test_a_replica_that_dies():
     assert len(ends) == 2 and ends[0] == ends[1] and int(ends[0][0]) >= 60 and float(ends[0][1]) > 0.6, ends
 
 
+@pytest.mark.thorough
 def test_torchfts_own_tests():
     pytest.importorskip("parameterized")
     output = run(1, 1, "auto", "torchft_upstream.py", first_port=PORT)

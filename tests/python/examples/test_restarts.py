@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from jobs import SCRIPTS, needs_backend, needs_daemons, run_command
+from jobs import SCRIPTS, needs_backend, needs_daemons, run_command, warm_interpreter
 
 pytestmark = [needs_daemons, needs_backend]
 PORT, STORE_PORT = 8020, 8019
@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory):
 
     def result(hosts):
         if hosts not in made:
-            program = [sys.executable, "-m", "tensorlane.examples.checkpoint", "--iterations", ITERATIONS, "--folder", tmp_path_factory.mktemp("undisturbed")]
+            program = [*warm_interpreter(), "-m", "tensorlane.examples.checkpoint", "--iterations", ITERATIONS, "--folder", tmp_path_factory.mktemp("undisturbed")]
             made[hosts] = numbers(run_command(4, 4 // hosts, "auto", program, first_port=PORT))
         return made[hosts]
 
@@ -39,7 +39,12 @@ def numbers(output):
     return found
 
 
-@pytest.mark.parametrize("hosts, how, failing, times", [(1, "killed", 2, 12), (2, "raises", 2, 12), (2, "saving", 0, 3)])
+thorough = pytest.mark.thorough
+
+
+@pytest.mark.parametrize(
+    "hosts, how, failing, times", [(1, "killed", 2, 12), pytest.param(2, "raises", 2, 12, marks=thorough), pytest.param(2, "saving", 0, 3, marks=thorough)],
+)
 def test_training_goes_on(tmp_path, undisturbed, hosts, how, failing, times):
     output = under_torchrun(hosts, SCRIPTS / "restarts.py", how, failing, times, tmp_path, "--iterations", ITERATIONS)
     # Where ranks print at a time, what one prints may follow in another one's line.
