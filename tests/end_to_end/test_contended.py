@@ -16,7 +16,7 @@ import tempfile
 
 from daemons import BUILD, PYTHON, expect, require_namespaces, skip
 
-BLOCKS = 6
+BLOCKS = 5
 SAME = {"contended": 0.10, "figure5": 0.03}  # how far from 1 the ratio of tags on FIFO ports may be
 HALF_WIDTH = {"contended": 0.30, "figure5": 0.05}  # of its 95% interval, or nothing has been measured
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -51,7 +51,7 @@ def test_refusals():
     assert backend(2, 2, "refusals").count("refusals is right") == 2
 
 
-@pytest.mark.parametrize("kind", ["count", "dtype", "operation", "root", "known", "order"])
+@pytest.mark.parametrize("kind", ["count", "operation", "known", "order", pytest.param("dtype", marks=pytest.mark.thorough), pytest.param("root", marks=pytest.mark.thorough)])
 def test_ranks_that_differ(kind):
     assert backend(2, 1, "differs", kind).count("was told") == 2
 
@@ -79,7 +79,7 @@ def test_one_rank_needs_no_daemon():
     assert done.returncode == 0 and "alone is right" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("what", ["ddp", "fsdp", "dtensor"])
+@pytest.mark.parametrize("what", ["ddp", "fsdp", pytest.param("dtensor", marks=pytest.mark.thorough)])
 def test_training_is_that_of_gloo(what):
     assert run(2, 1, "auto", "torch_backend_training.py", what, first_port=PORT, seconds=90).count("as over Gloo") == 2
 

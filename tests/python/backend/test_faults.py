@@ -16,7 +16,7 @@ def faults(what, **options):
     return run(2, 1, "auto", "torch_backend_faults.py", what, first_port=PORT, seconds=60, **options)
 
 
-@pytest.mark.parametrize("what", ["kept", "refuses"])
+@pytest.mark.parametrize("what", ["kept", pytest.param("refuses", marks=pytest.mark.thorough)])
 def test_a_library_that_does_less(what):
     assert faults(what, variables={"TENSORLANE_LIBRARY": str(ALTERED)}).count(f"{what} is right") == 2
 
@@ -33,7 +33,7 @@ def test_a_store_that_hangs():
     assert "rank 0: hangs is right" in faults("hangs", settings=["detection=2 s"])
 
 
-@pytest.mark.parametrize("what", ["forks", "barrier", "dropped"])
+@pytest.mark.parametrize("what", ["forks", pytest.param("barrier", marks=pytest.mark.thorough), "dropped"])
 def test_ranks_that(what):
     assert faults(what).count(f"{what} is right") == 2
 

@@ -5,12 +5,12 @@ from jobs import needs_daemons, run
 
 pytestmark = needs_daemons
 
-WORLDS = [(1, 1, []), (2, 2, []), (4, 1, []), (4, 2, ["ordering=funnel"])]
+WORLDS = [pytest.param(1, 1, [], marks=pytest.mark.thorough), pytest.param(2, 2, [], marks=pytest.mark.thorough), (4, 1, []), (4, 2, ["ordering=funnel"])]
 
 
 @pytest.mark.parametrize("ranks, ranks_per_host, settings", WORLDS)
 def test_messages(ranks, ranks_per_host, settings):
-    output = run(ranks, ranks_per_host, "ring", "messages.py", "works", first_port=7700, warm=False, settings=settings)
+    output = run(ranks, ranks_per_host, "ring", "messages.py", "works", first_port=7700, settings=settings)
     for rank in range(ranks):
         assert f"rank {rank}: all messages are right" in output
 
@@ -22,14 +22,14 @@ def test_flows_are_opened_for_the_first_message():
         assert f"rank {rank}: the first call was a message" in output
 
 
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
+@pytest.mark.parametrize("ranks_per_host", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_rank_that_leaves_while_others_wait_for_its_message(ranks_per_host):
     """Long before it is late (late_after): within half of the detection time, or little more."""
     with pytest.raises(AssertionError, match=r"rank 0: was told after [01]\.. s: rank 1 on host .* has left the job: rank 0 of job"):
         run(2, ranks_per_host, "ring", "messages.py", "left", first_port=7700, warm=False, settings=["detection=2 s"])
 
 
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
+@pytest.mark.parametrize("ranks_per_host", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_rank_that_dies_while_others_wait_for_its_message(ranks_per_host):
     with pytest.raises(AssertionError, match="rank 0: was told after 0.*was killed by signal 9"):
         run(2, ranks_per_host, "ring", "messages.py", "dies", first_port=7700, warm=False)

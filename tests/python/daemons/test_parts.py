@@ -8,7 +8,7 @@ from jobs import needs_daemons, run
 pytestmark = needs_daemons
 
 
-@pytest.mark.parametrize("ranks, ranks_per_host", [(2, 1), (3, 3), (4, 2)])
+@pytest.mark.parametrize("ranks, ranks_per_host", [pytest.param(2, 1, marks=pytest.mark.thorough), (3, 3), (4, 2)])
 def test_parts_of_different_sizes(ranks, ranks_per_host):
     output = run(ranks, ranks_per_host, "ring", "parts.py", "works", first_port=7880)
     for rank in range(ranks):

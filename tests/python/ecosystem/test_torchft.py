@@ -20,7 +20,7 @@ def test_operations(ranks):
     assert groups(ranks, "works").count("works is right") == ranks
 
 
-@pytest.mark.parametrize("what, ranks", [("again", 4), ("aborts", 3), ("late", 3)])
+@pytest.mark.parametrize("what, ranks", [pytest.param("again", 4, marks=pytest.mark.thorough), ("aborts", 3), ("late", 3)])
 def test_groups_that(what, ranks):
     assert groups(ranks, what).count(f"{what} is right") == ranks
 

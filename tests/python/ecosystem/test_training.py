@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from jobs import needs_backend, needs_daemons, run
 
 pytestmark = [needs_daemons, needs_backend]
@@ -15,6 +16,7 @@ def losses(folder, backend):
     return found
 
 
+@pytest.mark.thorough
 def test_losses_are_those_of_gloo(tmp_path):
     gloos, ours, again = (losses(tmp_path / str(number), backend) for number, backend in enumerate(("gloo", "tensorlane", "tensorlane")))
     assert ours == again
