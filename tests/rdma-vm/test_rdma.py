@@ -27,9 +27,9 @@ VLAN = 100
 SPEED = 40e6
 HOSTS, ALONE = ["h0", "h1", "h2"], "h3"
 # Left out by default: other ways to lose a peer than the cases that run, and what a daemon refuses before RDMA carries anything.
-THOROUGH = {"failed_queue_pairs", "stopped_daemon", "long_outage", "standstill", "standstill_of_lost_flows", "training", "training_through_an_outage",
+THOROUGH = {"suite", "failed_queue_pairs", "stopped_daemon", "long_outage", "standstill", "standstill_of_lost_flows", "training", "training_through_an_outage",
             "no_gid", "a_device_wide_traffic_class", "locked_memory", "addresses"}
-BOTH = {"training"}
+BOTH = {"suite"}  # of which half is thorough
 
 
 class Cases:
@@ -80,7 +80,7 @@ class Cases:
 
 
 def run_alone(bed, cases):
-    suite = case_conformance.start_suite(bed, ALONE) if cases.wants("suite") else None
+    suite = case_conformance.start_suite(bed, ALONE, cases.thorough) if cases.wants("suite") else None
     cases.run(case_conformance.test_suite, bed, suite)
     by_cm = [HOSTS[2], ALONE]
     with Daemons(bed, "rdma", 7700, {"rdma": "{connect: cm}"}, by_cm) as daemons:
