@@ -33,7 +33,7 @@ def test_a_store_that_hangs():
     assert "rank 0: hangs is right" in faults("hangs", settings=["detection=2 s"])
 
 
-@pytest.mark.parametrize("what", ["forks", pytest.param("barrier", marks=pytest.mark.thorough), "dropped"])
+@pytest.mark.parametrize("what", ["forks", pytest.param("barrier", marks=pytest.mark.thorough), pytest.param("dropped", marks=pytest.mark.thorough)])
 def test_ranks_that(what):
     assert faults(what).count(f"{what} is right") == 2
 

@@ -23,6 +23,7 @@ def test_array_calls(ranks, ranks_per_host):
         assert f"rank {rank}: all array calls are right" in output
 
 
+@thorough
 def test_wrapping_many_models():
     output = run(2, 1, "ring", "rewrap.py", first_port=7600, settings=["arena_limit=70 MiB"])
     for rank in range(2):
@@ -31,7 +32,7 @@ def test_wrapping_many_models():
 
 @pytest.mark.parametrize(
     "ranks_per_host, pattern, settings",
-    [(2, "parameter_server", []), (1, "ring", ["ordering=funnel"]), pytest.param(1, "ring", [], marks=thorough), pytest.param(1, "parameter_server", ["batch=64 KiB"], marks=thorough)],
+    [(2, "parameter_server", []), pytest.param(1, "ring", ["ordering=funnel"], marks=thorough), pytest.param(1, "ring", [], marks=thorough), pytest.param(1, "parameter_server", ["batch=64 KiB"], marks=thorough)],
 )
 def test_unregistering(ranks_per_host, pattern, settings):
     """200 times 16 MiB where there is room for four, shapes of all kinds, mistakes, and another job beside it."""

@@ -8,6 +8,7 @@ from jobs import needs_backend, needs_daemons, run
 
 needs_torchft = pytest.mark.skipif(importlib.util.find_spec("torchft") is None, reason="no torchft: run deploy/install-deps python")
 pytestmark = [needs_daemons, needs_backend, needs_torchft]
+thorough = pytest.mark.thorough
 PORT = 7940
 
 
@@ -15,16 +16,19 @@ def groups(ranks, what):
     return run(ranks, 1, "auto", "torchft_groups.py", what, first_port=PORT, settings=["detection=5 s"])
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)])
+@thorough
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_operations(ranks):
     assert groups(ranks, "works").count("works is right") == ranks
 
 
-@pytest.mark.parametrize("what, ranks", [pytest.param("again", 4, marks=pytest.mark.thorough), ("aborts", 3), ("late", 3)])
+@thorough
+@pytest.mark.parametrize("what, ranks", [("again", 4), ("aborts", 3), ("late", 3)])
 def test_groups_that(what, ranks):
     assert groups(ranks, what).count(f"{what} is right") == ranks
 
 
+@thorough
 def test_a_rank_that_dies():
     with pytest.raises(AssertionError) as raised:
         groups(3, "dies")
@@ -40,7 +44,7 @@ def test_a_replica_that_dies():
     assert len(ends) == 2 and ends[0] == ends[1] and int(ends[0][0]) >= 60 and float(ends[0][1]) > 0.6, ends
 
 
-@pytest.mark.thorough
+@thorough
 def test_torchfts_own_tests():
     pytest.importorskip("parameterized")
     output = run(1, 1, "auto", "torchft_upstream.py", first_port=PORT)
