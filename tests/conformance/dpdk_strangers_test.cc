@@ -4,6 +4,7 @@
 
 #include "daemon/transport/datagram/packet.h"
 #include "daemon/transport/dpdk/port_report.h"
+#include "daemon/transport/dpdk/way.h"
 #include "dpdk_setup.h"
 #include "packet_network.h"
 
@@ -96,6 +97,28 @@ TEST(DpdkStrangers, KeepNobodyFromResting) {
   EXPECT_EQ(pair.b.sink->frames[0].payload, bytes);
   EXPECT_TRUE(pair.a.sink->downs.empty() && pair.b.sink->downs.empty());
   stranger->remove_peer(victim);
+}
+
+// What a peer says of itself in the handshake may be anything.
+TEST(DpdkStrangers, APeerMustNameAHostAndPacketsThatCarrySomething) {
+  const auto port = open(100);
+  dpdk::FlowNumbers numbers;
+  const auto go = [&](const auto& change) {
+    auto way = dpdk::Way::open(numbers, *port).value();
+    dpdk::Parameters theirs = way->mine();
+    theirs.address = address(101).bytes;
+    change(theirs);
+    return way->go(theirs, 7).code();
+  };
+  EXPECT_EQ(go([](auto&) {}), Code::kOk);
+  EXPECT_EQ(go([](auto& theirs) { theirs.address[4] = 1; }), Code::kInvalidArgument) << "bytes behind an IPv4 address";
+  EXPECT_EQ(go([](auto& theirs) { theirs.address[15] = 1; }), Code::kInvalidArgument);
+  for (const std::uint8_t first : {0, 127, 224, 255})
+    EXPECT_EQ(go([&](auto& theirs) { theirs.address[0] = first; }), Code::kInvalidArgument) << int{first};
+  EXPECT_EQ(go([](auto& theirs) { theirs.v6 = 1; }), Code::kMismatch);
+  EXPECT_EQ(go([](auto& theirs) { theirs.packet_bytes = 511; }), Code::kMismatch);
+  EXPECT_EQ(go([](auto& theirs) { ++theirs.udp_port; }), Code::kMismatch);
+  EXPECT_EQ(go([](auto& theirs) { ++theirs.version; }), Code::kMismatch);
 }
 
 }  // namespace
