@@ -54,7 +54,8 @@ function(tl_label_needs label)
   add_dependencies(tests-${label} ${ARGN})
 endfunction()
 
-# Tests that tests/run leaves out unless it is asked to be thorough: tl_thorough(NAMES...).
+# Tests that tests/run leaves out unless it is asked to be thorough: tl_thorough(NAMES...). All of a folder are where TENSORLANE_THOROUGH_FOLDER is set:
+# the target tests-thorough builds them, and not that of their label.
 function(tl_thorough)
   foreach(name ${ARGN})
     set_property(TEST ${name} APPEND PROPERTY LABELS thorough)
@@ -94,5 +95,9 @@ function(tl_test name label)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})
+  if(TENSORLANE_THOROUGH_FOLDER)
+    tl_thorough(${name})
+    set(label thorough)
+  endif()
   tl_label_needs(${label} ${name} ${TEST_PROGRAMS})
 endfunction()
