@@ -22,6 +22,7 @@
 #include "client-lib/src/process_set.h"
 #include "client-lib/src/rings.h"
 #include "client-lib/src/settings.h"
+#include "client-lib/src/sharing.h"
 #include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "common/protocol/parts.h"
@@ -30,6 +31,7 @@
 
 namespace tensorlane::client {
 class Context;
+struct SharedTensor;
 // What the daemon gets on top of the program's time-out: it knows which ranks are missing, and says so.
 inline constexpr Duration kLastWord = milliseconds(1500);
 }  // namespace tensorlane::client
@@ -62,6 +64,8 @@ struct tl_tensor {
   tensorlane::client::cuda::Device* gpu = nullptr;
   tensorlane::client::cuda::Side gpu_in, gpu_out;
   void* gpu_buffer = nullptr;
+  // Not null: the host's ranks share it on their GPUs, and what the job knows of it is this rank's share.
+  std::shared_ptr<tensorlane::client::SharedTensor> shared;
   bool keyed = false;      // a key's push or pull
   bool exchanges = false;  // its parts go from rank to rank
   bool to_all = false;     // ... from each to all
@@ -97,12 +101,19 @@ struct tl_request {
   // waits for it in place of the program, so that nobody takes its result.
   tensorlane::client::cuda::Transfer* gpu = nullptr;
   bool staged = false, awaits_registration = false, detached = false;
+  bool meets = false;  // it is a SharedTensor's meeting; `gpu` is the transfer that meets
   tensorlane::Status status;
   tl_callback_t callback = nullptr;
   void* argument = nullptr;
 };
 
 namespace tensorlane::client {
+
+struct SharedTensor {
+  cuda::Shares shares;
+  tl_tensor* place = nullptr;  // a barrier of the host's ranks, where they meet
+  tl_request meeting;          // the one that is under way there
+};
 
 // What an array call asks for; what must be the same in every call of a name comes first.
 struct ArrayCall {
@@ -276,6 +287,17 @@ class Context {
   Result<protocol::TensorBody> describe(const SharedSet& set, const tl_tensor_desc_t& desc, std::size_t group_size,
                                         tl_tensor& tensor);
   Status describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor);
+  Status register_plain(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
+                        tl_tensor_t** tensors);
+
+  // sharing.cc
+  class GpuRegistration;
+  Status register_on_gpus(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
+                          tl_tensor_t** tensors);
+  Status unregister_on_gpus(GpuGroup& group, const std::string& name);
+  template <typename T>
+  Result<std::vector<T>> tell_all(tl_tensor& tensor, const T& mine);
+  void end_meeting_locked(tl_request& meeting, bool all_are_there);
 
   // unregistration.cc
   void wait_for_streams(const std::string& name, std::unique_lock<std::mutex>& lock);
@@ -284,6 +306,7 @@ class Context {
   Status send_leaving();
   std::vector<std::byte*> forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group);
   void forget_group(const std::string& name, const std::shared_ptr<Group>& group);
+  Status unregister_plain(const ProcessSet& set, const std::string& group);
   void on_group_left(const std::shared_ptr<Group>& group, const Status& error);
 
   // operations.cc; "locked": the caller holds mutex_
@@ -306,6 +329,7 @@ class Context {
     explicit GpuEvents(Context& context) : context_(context) {}
     void read(cuda::Transfer& transfer, std::uint64_t parts, bool all) override;
     void over(cuda::Transfer& transfer, const Status& status) override;
+    void meet(cuda::Transfer& transfer) override;
     void failed(const Status& status) override;
     void pause(Duration longest) override;
     void wake() override;
@@ -390,6 +414,7 @@ class Context {
   std::vector<tl_tensor*> free_messages_;        // the last one is taken next
   std::deque<tl_request*> unmatched_;            // messages of a rank that is alone, oldest first
   std::map<std::string, std::shared_ptr<Group>> groups_;
+  std::map<std::string, GpuGroup> gpu_groups_;  // by name in the job
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
   std::vector<tl_request*> free_requests_;

@@ -128,6 +128,7 @@ void Context::free_streams_of_stuck_gpus(Time time) {
 
 // Ends a request that fails; one of GPU memory when the GPU is no longer at it.
 void Context::end_locked(tl_request& request, const Status& status) {
+  if (request.meets) return end_meeting_locked(request, false);
   if (request.gpu == nullptr) return finish_locked(request, status);
   if (request.state == State::kStopping) return;
   request.state = State::kStopping;
@@ -282,6 +283,7 @@ Status Context::post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream
     transfers[i] = *transfer;
     transfers[i]->in = tensors[i]->gpu_in;
     transfers[i]->out = tensors[i]->gpu_out;
+    if (tensors[i]->shared != nullptr) transfers[i]->shares = &tensors[i]->shared->shares;
     divide(*tensors[i], *transfers[i]);
   }
   bool wake = false;
@@ -405,7 +407,16 @@ Status Context::stream_wait(std::span<tl_request_t*> requests, void* stream) {
 
 const char* Context::gpu_status() {
   std::lock_guard lock(status_mutex_);
-  gpu_json_ = gpus_->status();
+  std::string groups;
+  {
+    std::lock_guard held(mutex_);
+    for (const auto& [name, group] : gpu_groups_) {
+      groups += groups.empty() ? "" : ",";
+      groups += R"({"name":")" + cuda::json_text(name) + R"(","shared":)" + (group.why_not.empty() ? "true" : "false") +
+                R"(,"not_shared_because":")" + cuda::json_text(group.why_not) + R"("})";
+    }
+  }
+  gpu_json_ = gpus_->status(groups);
   return gpu_json_.c_str();
 }
 

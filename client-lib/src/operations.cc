@@ -49,6 +49,7 @@ void Context::complete_locked(const protocol::CompletionEntry& entry) {
     }
     return;
   }
+  if (entry.status == Code::kOk && request->meets) return end_meeting_locked(*request, true);
   if (entry.status == Code::kOk && request->gpu != nullptr) {
     request->state = State::kLanding;
     return gpus_->stager().arrived(*request->gpu);

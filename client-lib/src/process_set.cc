@@ -84,6 +84,26 @@ Result<SharedSet> ProcessSet::make(const tl_process_set_config_t& config, const 
   return SharedSet(std::move(set));
 }
 
+SharedSet ProcessSet::part(const ProcessSet& set, std::span<const std::uint32_t> ranks, Part part,
+                           const Settings& settings) {
+  std::shared_ptr<ProcessSet> made(new ProcessSet());
+  for (const std::uint32_t rank : ranks) {
+    if (rank == set.rank) made->rank = static_cast<std::uint32_t>(made->ranks_.size());
+    made->ranks_.push_back(set.rank_in_job(rank));
+  }
+  made->number_ = protocol::kMaxSetNumber + 1 + 2 * set.number_ + static_cast<std::uint32_t>(part);
+  made->whole_ = set.number_ + 1;
+  made->world_size = static_cast<std::uint32_t>(made->ranks_.size());
+  if (part == Part::kHost) {
+    made->local_world_size = made->world_size;
+    made->local_rank = made->rank;
+  }
+  // Two parts of a set, one of each kind, have one rank in common, and so never the same ranks.
+  made->prefix_ = set.prefix_ + "gpus." + mark_of(made->ranks_) + "/";
+  made->text_ = "ranks " + list_of(made->ranks_, ", ") + " of job '" + settings.job + "'";
+  return made;
+}
+
 std::uint32_t ProcessSet::rank_in_set(std::uint32_t rank_in_job) const {
   if (ranks_.empty()) return rank_in_job;
   return static_cast<std::uint32_t>(std::ranges::lower_bound(ranks_, rank_in_job) - ranks_.begin());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,14 @@ class ProcessSet {
   // Those of `config`, which are ranks of `settings`' job. Errors: invalid argument (names the field and its value).
   static Result<std::shared_ptr<const ProcessSet>> make(const tl_process_set_config_t& config,
                                                         const Settings& settings);
+
+  // Some ranks of a set, for what the library does for all of it: those of a host, or one of each host. Such a set has
+  // no number that a program could use. `ranks`, of `set`, are ascending, this process's among them.
+  enum class Part : std::uint8_t { kHost, kAcross };
+  static std::shared_ptr<const ProcessSet> part(const ProcessSet& set, std::span<const std::uint32_t> ranks, Part part,
+                                                const Settings& settings);
+  // Whether it is `set`, or a part of it.
+  bool is_of(const ProcessSet& set) const { return this == &set || (whole_ != 0 && whole_ == set.number_ + 1); }
 
   // 0 of all ranks. Else no other set that has a rank in common with it has it.
   std::uint32_t number() const { return number_; }
@@ -45,6 +54,7 @@ class ProcessSet {
   ProcessSet() = default;
 
   std::uint32_t number_ = 0;
+  std::uint32_t whole_ = 0;  // of a part: 1 + the number of its set; else 0
   std::vector<std::uint32_t> ranks_;
   std::string prefix_, text_;
 };

@@ -115,6 +115,13 @@ Result<Duration> spin_of(std::uint32_t local_world_size) {
   return cores > wanted ? microseconds(20) : microseconds(0);
 }
 
+Result<bool> gpu_sums() {
+  const char* text = environment("TENSORLANE_GPU_SUMS");
+  if (text == nullptr || std::strcmp(text, "0") == 0) return false;
+  if (std::strcmp(text, "1") == 0) return true;
+  return invalid("TENSORLANE_GPU_SUMS", text, "set it to 1 or 0, alike on all ranks");
+}
+
 // Not by guessing who is right: each rank would be alone, or would wait for others that have guessed otherwise.
 Status check_launcher(const tl_config_t& config, const Launcher& by) {
   const Launcher* other = contradicted();
@@ -183,6 +190,7 @@ Result<Settings> resolve(const tl_config_t* given) {
   TL_ASSIGN_OR_RETURN(const double timeout, seconds_of(config.timeout_seconds));
   s.timeout = Duration(static_cast<std::int64_t>(std::min(timeout, 1e6) * 1e9));
   TL_ASSIGN_OR_RETURN(s.spin, spin_of(s.local_world_size));
+  TL_ASSIGN_OR_RETURN(s.gpu_sums, gpu_sums());
   return s;
 }
 

@@ -15,6 +15,7 @@ struct Settings {
   std::string job, secret, leader, socket;
   std::uint16_t leader_port = 0;
   Duration timeout{};
+  bool gpu_sums = false;  // the ranks of a host sum on their GPUs what they can: TENSORLANE_GPU_SUMS
   Duration spin{};  // how long a wait looks before it sleeps: TENSORLANE_SPIN_US, else by the number of cores
 };
 

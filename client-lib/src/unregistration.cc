@@ -82,6 +82,7 @@ std::vector<std::byte*> Context::forget_group_locked(const std::string& name, co
   std::vector<std::byte*> memory;
   for (tl_tensor* tensor : group->tensors) {
     tensor->use = tl_tensor::Use::kGone;
+    tensor->shared.reset();
     if (tensor->id < by_id_.size() && by_id_[tensor->id] == tensor) by_id_[tensor->id] = nullptr;
     if (tensor->twin != nullptr) std::exchange(tensor->twin, nullptr)->twin = nullptr;
     if (tensor->owns_buffer) memory.push_back(tensor->buffer);
@@ -108,8 +109,23 @@ void Context::wait_for_streams(const std::string& name, std::unique_lock<std::mu
   gpu_changed_.wait_for(lock, std::chrono::seconds(1), none_waits);
 }
 
-Status Context::unregister_group(const ProcessSet& set, const std::string& given_name) {
+Status Context::unregister_group(const ProcessSet& set, const std::string& name) {
   TL_RETURN_IF_ERROR(usable());
+  decltype(gpu_groups_)::node_type on_gpus;
+  {
+    std::lock_guard lock(mutex_);
+    on_gpus = gpu_groups_.extract(set.in_job(name));  // so that one thread is at it
+  }
+  if (on_gpus.empty()) return unregister_plain(set, name);
+  const Status status = unregister_on_gpus(on_gpus.mapped(), name);
+  if (!status.ok()) {
+    std::lock_guard lock(mutex_);
+    gpu_groups_.insert(std::move(on_gpus));
+  }
+  return status;
+}
+
+Status Context::unregister_plain(const ProcessSet& set, const std::string& given_name) {
   TL_ASSIGN_OR_RETURN(const std::string name, name_in_job(set, "a group", given_name));
   protocol::UnregisterBody body = unregister_body(name);
   body.timeout_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(settings_.timeout.value / 1'000'000, 1));
@@ -156,7 +172,7 @@ Status Context::leave_set(const ProcessSet& set) {
   {
     std::lock_guard lock(mutex_);
     drain_locked();
-    const auto of_set = [&](const tl_tensor* tensor) { return tensor != nullptr && tensor->set.get() == &set; };
+    const auto of_set = [&](const tl_tensor* tensor) { return tensor != nullptr && tensor->set->is_of(set); };
     const auto of_use = [&](const tl_request& request) {
       return request.state != State::kFree && of_set(request.tensor);
     };

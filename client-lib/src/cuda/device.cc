@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "client-lib/src/cuda/kernels.h"
+#include "client-lib/src/cuda/shares.h"
 #include "client-lib/src/cuda/words.h"
 
 namespace tensorlane::client::cuda {
@@ -22,14 +24,6 @@ std::string uuid_text(const Uuid& uuid) {
   return text;
 }
 
-// Without what would end a JSON string.
-std::string plain(const char* text) {
-  std::string result(text);
-  std::replace_if(
-      result.begin(), result.end(), [](char c) { return c == '"' || c == '\\' || c < ' '; }, ' ');
-  return result;
-}
-
 // Why streams shall not wait for words, by the environment; else empty.
 std::string waits_forbidden() {
   const char* wanted = std::getenv("TENSORLANE_STREAM_WAIT");
@@ -41,6 +35,12 @@ std::string waits_forbidden() {
 }
 
 }  // namespace
+
+std::string json_text(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '"' || c == '\\' || (c >= 0 && c < ' '); }, ' ');
+  return text;
+}
 
 Result<int> device_of(const Driver& driver, DevicePointer memory, std::uint64_t bytes, const std::string& what) {
   const auto refused = [&](std::string why) {
@@ -96,7 +96,7 @@ Status Device::set_up() {
   char name[128] = {};
   if (const Error_ error = driver_.device_name(name, sizeof name - 1, handle_); error != kSuccess)
     return failed(error, "cuDeviceGetName");
-  name_ = plain(name);
+  name_ = json_text(name);
   Uuid uuid{};
   if (const Error_ error = driver_.device_uuid(&uuid, handle_); error != kSuccess)
     return failed(error, "cuDeviceGetUuid");
@@ -115,6 +115,7 @@ Status Device::set_up() {
     return failed(error, "cuCtxGetStreamPriorityRange");
   TL_RETURN_IF_ERROR(make_direction(out_, greatest));
   TL_RETURN_IF_ERROR(make_direction(in_, greatest));
+  TL_RETURN_IF_ERROR(make_direction(within_, greatest));
   find_out_about_waits();
   return {};
 }
@@ -150,7 +151,7 @@ void Device::find_out_about_waits() {
     if (error != kSuccess) tried = driver_.error(error, "cuStreamWaitValue32", where_);
     give_word_back(*word);
   }
-  if (!tried.ok()) no_stream_wait_ = plain(tried.what().c_str());
+  if (!tried.ok()) no_stream_wait_ = json_text(tried.what());
 }
 
 Device::~Device() {
@@ -160,13 +161,41 @@ Device::~Device() {
       (void)driver_.event_destroy(transfer->ready);
       give_word_back({transfer->word, 0});
     }
-    for (Direction* direction : {&out_, &in_}) {
+    if (kernels_ != nullptr) (void)driver_.module_unload(kernels_);
+    for (Direction* direction : directions()) {
       for (const Event_ event : direction->events)
         if (event != nullptr) (void)driver_.event_destroy(event);
       if (direction->stream != nullptr) (void)driver_.stream_destroy(direction->stream);
     }
   }
   (void)driver_.context_release(handle_);
+}
+
+bool Device::keep_context() {
+  Context_ same = nullptr;
+  return driver_.context_retain(&same, handle_) == kSuccess;
+}
+
+Result<Function_> Device::kernel(ReduceOp op, Dtype dtype) {
+  if (kernel_image().empty()) {
+    return Status(Code::kUnavailable, "this build has no kernels for GPUs", "it was made without nvcc",
+                  "build where CUDA's compiler is in PATH, or set CUDA_HOME");
+  }
+  const Current current(*this);
+  TL_RETURN_IF_ERROR(current.status());
+  std::lock_guard lock(kernels_mutex_);
+  if (kernels_ == nullptr) {
+    const Error_ error = driver_.module_load(&kernels_, kernel_image().data());
+    if (error != kSuccess) {
+      kernels_ = nullptr;
+      return driver_.error(error, "cuModuleLoadData", where_);
+    }
+  }
+  Function_ function = nullptr;
+  const std::string name = kernel_name(op, dtype);
+  const Error_ error = driver_.module_function(&function, kernels_, name.c_str());
+  if (error != kSuccess) return driver_.error(error, "cuModuleGetFunction", name + ", " + where_);
+  return function;
 }
 
 Status Device::check_not_capturing(Stream_ stream, const std::string& tensor) const {
@@ -226,6 +255,9 @@ void Device::end(Transfer& transfer) {
   transfer.number = 0;
   transfer.request = nullptr;
   transfer.in = transfer.out = {};
+  transfer.shares = nullptr;
+  transfer.met = 0;
+  transfer.may_gather = false;
   transfer.layout = {};
   transfer.boosted = false;
   transfer.phase = Transfer::Phase::kNew;
@@ -247,22 +279,9 @@ Status Device::wait_on(Stream_ stream, const Wait& wait) {
 }
 
 Status Device::issue(Way way, Transfer& transfer, const Pieces::Slice& slice, Time now) {
-  Direction& direction = way == Way::kOut ? out_ : in_;
-  const Side& side = way == Way::kOut ? transfer.in : transfer.out;
-  const DevicePointer on_gpu = side.on_gpu + slice.offset;
-  std::byte* staging = side.staging + slice.offset;
-  const std::uint64_t bytes = slice.bytes;
-  const char* call = "cuMemcpyDtoHAsync";
-  Error_ error = kSuccess;
-  if (way == Way::kOut) {
-    error = driver_.copy_out(staging, on_gpu, bytes, direction.stream);
-  } else if (way == Way::kIn) {
-    call = "cuMemcpyHtoDAsync";
-    error = driver_.copy_in(on_gpu, staging, bytes, direction.stream);
-  } else {
-    call = "cuMemsetD8Async";
-    error = driver_.fill_bytes(on_gpu, 0xff, bytes, direction.stream);
-  }
+  Direction& direction = this->direction(way);
+  const char* call = nullptr;
+  Error_ error = put(way, transfer, slice, direction.stream, call);
   // Free since the oldest of its two users has come.
   const Event_ done = direction.events[direction.issued % kInFlight];
   if (error == kSuccess) {
@@ -273,10 +292,74 @@ Status Device::issue(Way way, Transfer& transfer, const Pieces::Slice& slice, Ti
   }
   if (error != kSuccess) return driver_.error(error, call, "tensor '" + transfer.tensor + "', " + where_);
   ++direction.issued;
-  direction.copies.push_back({&transfer, slice, done, now});
+  direction.copies.push_back({&transfer, way, slice, done, now});
   ++transfer.in_flight;
-  (way == Way::kOut ? bytes_out_ : bytes_in_).fetch_add(bytes, std::memory_order_relaxed);
+  count(way, slice.bytes);
   return {};
+}
+
+// `call` becomes the driver's name of what it calls.
+Error_ Device::put(Way way, const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream, const char*& call) {
+  const Side& side = way == Way::kOut ? transfer.in : transfer.out;
+  const DevicePointer on_gpu = side.on_gpu + slice.offset;
+  std::byte* staging = side.staging + slice.offset;
+  switch (way) {
+    case Way::kOut:
+      call = "cuMemcpyDtoHAsync";
+      return driver_.copy_out(staging, on_gpu, slice.bytes, stream);
+    case Way::kIn:
+      call = "cuMemcpyHtoDAsync";
+      return driver_.copy_in(on_gpu, staging, slice.bytes, stream);
+    case Way::kFill: {
+      call = "cuMemsetD8Async";
+      const Shares* shares = transfer.shares;
+      const DevicePointer whole = shares != nullptr ? shares->buffers[shares->self] : on_gpu;
+      return driver_.fill_bytes(whole, 0xff, shares != nullptr ? shares->bytes : slice.bytes, stream);
+    }
+    case Way::kSum:
+      call = "cuLaunchKernel";
+      return put_sum(transfer, slice, stream);
+    case Way::kGather:
+      call = "cuMemcpyDtoDAsync";
+      return put_gathering(transfer, stream);
+  }
+  return kSuccess;
+}
+
+// A slice of this rank's share becomes the sum of all ranks' buffers there.
+Error_ Device::put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const {
+  constexpr unsigned kThreads = 256, kMostBlocks = 1024;
+  constexpr std::uint64_t kBytesOfThread = 16;
+  const Shares& shares = *transfer.shares;
+  const std::uint64_t offset = shares.ranges[shares.self].offset + slice.offset;
+  KernelSources sources{};
+  for (std::size_t rank = 0; rank < shares.buffers.size(); ++rank) sources.at[rank] = shares.buffers[rank] + offset;
+  DevicePointer sum = shares.buffers[shares.self] + offset;
+  auto count = static_cast<std::uint32_t>(shares.buffers.size());
+  std::uint64_t elements = slice.bytes / shares.element_bytes;
+  double divisor = shares.divisor;
+  void* parameters[] = {&sum, &sources, &count, &elements, &divisor};
+  const std::uint64_t blocks = slice.bytes / (kThreads * kBytesOfThread) + 1;
+  return driver_.launch(shares.kernel, static_cast<unsigned>(std::min<std::uint64_t>(blocks, kMostBlocks)), 1, 1,
+                        kThreads, 1, 1, 0, stream, parameters, nullptr);
+}
+
+// The others' shares of the result come into this rank's buffer.
+Error_ Device::put_gathering(const Transfer& transfer, Stream_ stream) const {
+  const Shares& shares = *transfer.shares;
+  for (std::size_t rank = 0; rank < shares.buffers.size(); ++rank) {
+    const auto [offset, bytes] = shares.ranges[rank];
+    if (rank == shares.self) continue;
+    const Error_ error =
+        driver_.copy_within(shares.buffers[shares.self] + offset, shares.buffers[rank] + offset, bytes, stream);
+    if (error != kSuccess) return error;
+  }
+  return kSuccess;
+}
+
+void Device::count(Way way, std::uint64_t bytes) {
+  std::atomic<std::uint64_t>* const counts[] = {&bytes_out_, &bytes_in_, &bytes_in_, &bytes_summed_, &bytes_gathered_};
+  counts[static_cast<std::size_t>(way)]->fetch_add(bytes, std::memory_order_relaxed);
 }
 
 std::string Device::status() const {
@@ -290,7 +373,8 @@ std::string Device::status() const {
          R"(","way":"staging","why":"the library copies through pinned shared memory; the daemon opens no GPU")" +
          R"(,"stream_wait":)" + (no_stream_wait_.empty() ? "true" : "false") + R"(,"no_stream_wait_because":")" +
          no_stream_wait_ + R"(","copied_out_bytes":)" + number(bytes_out_) + R"(,"copied_in_bytes":)" +
-         number(bytes_in_) + R"(,"operations_under_way":)" + number(transfers) + "}";
+         number(bytes_in_) + R"(,"summed_bytes":)" + number(bytes_summed_) + R"(,"gathered_bytes":)" +
+         number(bytes_gathered_) + R"(,"operations_under_way":)" + number(transfers) + "}";
 }
 
 }  // namespace tensorlane::client::cuda

@@ -1,6 +1,7 @@
 // A GPU of this process: its context, our streams on it, and what transfers on its memory need.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 #include "client-lib/src/cuda/driver.h"
 #include "client-lib/src/cuda/pieces.h"
+#include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 
@@ -20,6 +22,7 @@ struct tl_request;
 namespace tensorlane::client::cuda {
 
 class Device;
+struct Shares;
 
 // What a transfer reads or writes of a GPU's memory, and where in host memory (pinned) that lies meanwhile.
 struct Side {
@@ -36,6 +39,8 @@ struct Transfer {
   tl_request* request = nullptr;
   std::string tensor;  // for texts
   Side in, out;
+  // Not null: `in` is what this rank sums of the buffers of its host's ranks, and `out` the same memory (shares.h).
+  const Shares* shares = nullptr;
   // One part, where the operation begins only when all of its input is on the host, else those of the tensor's buffer.
   Pieces::Layout layout;
   float urgency = 0;
@@ -58,6 +63,9 @@ struct Transfer {
   bool is_ready = false;
   bool has_arrived = false;     // all of the result is in host memory
   Pieces reading, writing;      // of `in` and of `out`
+  Pieces summing;               // of `in`: what is summed before it is read
+  std::uint32_t met = 0;        // how often the host's ranks have met
+  bool may_gather = false;      // the other ranks' shares of the result are in place
   bool poison = false;          // kStopping: its result becomes 0xff
   bool filled = false;          // kFilling: that was issued
   std::uint32_t in_flight = 0;  // copies on the GPU
@@ -102,6 +110,12 @@ class Device {
   // A JSON object. Any thread.
   std::string status() const;
 
+  // What sums tensors of this type. Errors: Unavailable (no kernels in this build, a driver that cannot load them). Any
+  // thread.
+  Result<Function_> kernel(ReduceOp op, Dtype dtype);
+  // The context outlives this object, and the process's use of the GPU. False where the driver refuses.
+  bool keep_context();
+
   // A transfer that starts when `stream` has done what it was given so far. Errors: InvalidArgument (a CUDA graph is
   // being captured on the stream), what the driver says. Any thread.
   Result<Transfer*> begin(Stream_ stream, const std::string& tensor);
@@ -120,11 +134,14 @@ class Device {
   // InvalidArgument while a CUDA graph is captured on it. Needs a Current.
   Status check_not_capturing(Stream_ stream, const std::string& tensor) const;
 
-  // What follows is the stager's alone. A copy of a slice of a side, or a fill of all of `out` with 0xff, is put on our
-  // stream of its direction; it is in `copies` until its event has come. Where only the event could not be recorded,
-  // the transfer keeps one copy in flight for good.
+  // What follows is the stager's alone. A copy of a slice of a side, a fill of the whole result with 0xff, a sum of a
+  // slice of the host's buffers, or a copy of all other shares, is put on our stream of its direction; it is in
+  // `copies` until its event has come. Where only the event could not be recorded, the transfer keeps one copy in
+  // flight for good.
+  enum class Way : std::uint8_t { kOut, kIn, kFill, kSum, kGather };
   struct Copy {
     Transfer* transfer = nullptr;
+    Way way{};
     Pieces::Slice slice;
     Event_ done = nullptr;
     Time since{};
@@ -136,12 +153,15 @@ class Device {
     std::vector<Copy> copies;  // oldest first
     std::uint64_t issued = 0;  // how many there were
   };
-  enum class Way : std::uint8_t { kOut, kIn, kFill };
   Status issue(Way way, Transfer& transfer, const Pieces::Slice& slice, Time now);
   // kNotReady, kSuccess, or an error. Needs a Current.
   Error_ query(Event_ event) const { return driver_.event_query(event); }
-  Direction& out() { return out_; }
-  Direction& in() { return in_; }
+  // Fills go the way in; sums and copies between GPUs have a direction of their own.
+  Direction& direction(Way way) {
+    if (way == Way::kOut) return out_;
+    return way == Way::kIn || way == Way::kFill ? in_ : within_;
+  }
+  std::array<Direction*, 3> directions() { return {&out_, &in_, &within_}; }
 
  private:
   Device(const Driver& driver, int ordinal);
@@ -154,16 +174,26 @@ class Device {
   const int ordinal_;
   const std::string where_;
   Device_ handle_ = 0;
+  std::mutex kernels_mutex_;
+  Module_ kernels_ = nullptr;
   Context_ context_ = nullptr;
   std::string name_, uuid_, no_stream_wait_;
-  Direction out_, in_;
-  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0};
+  Error_ put(Way way, const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream, const char*& call);
+  Error_ put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const;
+  Error_ put_gathering(const Transfer& transfer, Stream_ stream) const;
+  void count(Way way, std::uint64_t bytes);
+
+  Direction out_, in_, within_;
+  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0}, bytes_summed_{0}, bytes_gathered_{0};
 
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Transfer>> all_;
   std::vector<Transfer*> free_;
 };
+
+// Without what would end a string in JSON.
+std::string json_text(std::string text);
 
 // The GPU that has [memory, memory + bytes). Errors: InvalidArgument (none has, or only a part of it; `what` names the
 // buffer), Unavailable.

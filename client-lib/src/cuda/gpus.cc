@@ -7,6 +7,7 @@ namespace tensorlane::client::cuda {
 
 Gpus::~Gpus() {
   stager_.reset();
+  memories_.clear();
   if (devices_.empty()) return;
   if (const Current current(*devices_.front()); current.status().ok()) {
     for (const std::span<std::byte> memory : pinned_) (void)driver_->host_unregister(memory.data());
@@ -21,6 +22,38 @@ Result<Device*> Gpus::device_of(const void* memory, std::uint64_t bytes, const s
   }
   TL_ASSIGN_OR_RETURN(const int ordinal,
                       cuda::device_of(*driver_, reinterpret_cast<DevicePointer>(memory), bytes, what));
+  return open_locked(ordinal);
+}
+
+Result<Device*> Gpus::current_device() {
+  std::lock_guard lock(mutex_);
+  if (driver_ == nullptr) {
+    TL_ASSIGN_OR_RETURN(driver_, Driver::load());
+  }
+  Device_ current = 0;
+  const Error_ error = driver_->current_device != nullptr ? driver_->current_device(&current) : kNotSupported;
+  if (error != kSuccess) {
+    return Status(Code::kInvalidArgument, "no GPU is selected in this thread",
+                  driver_->error(error, "cuCtxGetDevice", "memory that tensorlane is to allocate").what(),
+                  "call cudaSetDevice (torch.cuda.set_device) first, or pass a buffer");
+  }
+  return open_locked(current);  // the driver's handle of a device is its number
+}
+
+Result<SharedMemory*> Gpus::allocate(Device& device, std::uint64_t bytes) {
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, SharedMemory::allocate(device, bytes));
+  std::lock_guard lock(mutex_);
+  memories_.push_back(std::move(memory));
+  return memories_.back().get();
+}
+
+void Gpus::release(SharedMemory* memory) {
+  memory->free();
+  std::lock_guard lock(mutex_);
+  std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
+}
+
+Result<Device*> Gpus::open_locked(int ordinal) {
   const auto found =
       std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) { return device->ordinal() == ordinal; });
   if (found != devices_.end()) return found->get();
@@ -56,19 +89,21 @@ Status Gpus::pin(std::span<std::byte> memory, Device& device) {
           "LimitMEMLOCK), or pass host memory"};
 }
 
-std::string Gpus::status() const {
+std::string Gpus::status(const std::string& groups) const {
   std::lock_guard lock(mutex_);
   std::string devices;
   for (const auto& device : devices_) {
     if (!devices.empty()) devices += ',';
     devices += device->status();
   }
-  std::uint64_t pinned = 0;
+  std::uint64_t pinned = 0, shared = 0;
+  for (const auto& memory : memories_) shared += memory->bytes();
   for (const std::span<std::byte> memory : pinned_) pinned += memory.size();
   int version = 0;
   if (driver_ != nullptr) (void)driver_->driver_version(&version);
   return std::string(R"({"driver_version":)") + std::to_string(version) + R"(,"pinned_bytes":)" +
-         std::to_string(pinned) + R"(,"devices":[)" + devices + "]}";
+         std::to_string(pinned) + R"(,"allocated_bytes":)" + std::to_string(shared) + R"(,"devices":[)" + devices + R"(],"groups":[)" +
+         groups + "]}";
 }
 
 }  // namespace tensorlane::client::cuda

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client-lib/src/cuda/device.h"
+#include "client-lib/src/cuda/shared_memory.h"
 #include "client-lib/src/cuda/stager.h"
 #include "common/base/status.h"
 
@@ -31,6 +32,13 @@ class Gpus {
   Result<Device*> device_of(const void* memory, std::uint64_t bytes, const std::string& what);
   // Pins the whole pages of `memory` for all GPUs, once. Errors: ResourceExhausted, what the driver says.
   Status pin(std::span<std::byte> memory, Device& device);
+  // The GPU whose context is the calling thread's, opened. Errors: InvalidArgument (there is none), Unavailable,
+  // ResourceExhausted.
+  Result<Device*> current_device();
+  // Memory on a GPU, which stays until release(). Errors: SharedMemory::allocate().
+  Result<SharedMemory*> allocate(Device& device, std::uint64_t bytes);
+  // Nobody else has it mapped any more.
+  void release(SharedMemory* memory);
   // Stager::is_stuck(); waits for no lock.
   bool is_stuck(Time time) const {
     const Stager* stager = running_.load();
@@ -38,15 +46,18 @@ class Gpus {
   }
   // Only after device_of() has given a device.
   Stager& stager() { return *stager_; }
-  // JSON.
-  std::string status() const;
+  // JSON. `groups`: what the list of groups of tensors in memory that was allocated here holds.
+  std::string status(const std::string& groups) const;
 
  private:
+  Result<Device*> open_locked(int ordinal);
+
   Stager::Listener& listener_;
   mutable std::mutex mutex_;
   const Driver* driver_ = nullptr;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::span<std::byte>> pinned_;
+  std::vector<std::unique_ptr<SharedMemory>> memories_;
   std::unique_ptr<Stager> stager_;  // made with the first device, and not changed any more
   std::atomic<const Stager*> running_{nullptr};
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client-lib/src/channel.h"
+#include "client-lib/src/cuda/shares.h"
 
 namespace tensorlane::client::cuda {
 namespace {
@@ -52,6 +53,9 @@ void Stager::placed(Transfer& transfer, std::uint64_t parts) {
 }
 void Stager::arrived(Transfer& transfer) {
   tell({.kind = Note::Kind::kArrived, .transfer = &transfer});
+}
+void Stager::met(Transfer& transfer) {
+  tell({.kind = Note::Kind::kMet, .transfer = &transfer});
 }
 void Stager::stop(Transfer& transfer, const Status& why, bool poison) {
   tell({.kind = Note::Kind::kStop, .transfer = &transfer, .why = why, .poison = poison});
@@ -132,6 +136,7 @@ void Stager::take(Note& note) {
       transfer.phase = Phase::kActive;
       transfer.reading.reset(transfer.layout, transfer.in.offset, transfer.in.bytes);
       transfer.writing.reset(transfer.layout, transfer.out.offset, transfer.out.bytes);
+      transfer.summing.reset(transfer.layout, transfer.in.offset, transfer.in.bytes);
       keep(transfer);
       return;
     case Note::Kind::kPlaced:
@@ -142,6 +147,9 @@ void Stager::take(Note& note) {
       transfer.has_arrived = true;
       transfer.writing.add(transfer.writing.all());
       look_if_written(transfer);
+      return;
+    case Note::Kind::kMet:
+      if (transfer.phase == Phase::kActive) has_met(transfer);
       return;
     case Note::Kind::kStop:
       if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
@@ -165,19 +173,17 @@ bool Stager::turn(Time now) {
       lose(*device, current.status());
       continue;
     }
-    moved |= see_copies(*device, Device::Way::kOut, now);
-    moved |= see_copies(*device, Device::Way::kIn, now);
+    for (Device::Direction* direction : device->directions()) moved |= see_copies(*device, *direction, now);
     moved |= see_events(*device, now);
-    moved |= issue(*device, Device::Way::kFill, now);
-    moved |= issue(*device, Device::Way::kOut, now);
-    moved |= issue(*device, Device::Way::kIn, now);
+    using Way = Device::Way;
+    for (const Way way : {Way::kFill, Way::kSum, Way::kGather, Way::kOut, Way::kIn}) moved |= issue(*device, way, now);
   }
   return end_stopped(now) || moved;
 }
 
 // The GPU cannot be spoken to: nothing is under way on it any more.
 void Stager::lose(Device& device, const Status& status) {
-  for (Device::Direction* direction : {&device.out(), &device.in()}) direction->copies.clear();
+  for (Device::Direction* direction : device.directions()) direction->copies.clear();
   std::string tensor;
   for (Transfer* transfer : transfers_) {
     if (transfer->device != &device) continue;
@@ -190,8 +196,7 @@ void Stager::lose(Device& device, const Status& status) {
 }
 
 // Copies end in the order in which they were issued.
-bool Stager::see_copies(Device& device, Device::Way way, Time now) {
-  Device::Direction& direction = way == Device::Way::kOut ? device.out() : device.in();
+bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) {
   bool moved = false;
   while (!direction.copies.empty()) {
     Device::Copy& oldest = direction.copies.front();
@@ -215,15 +220,43 @@ bool Stager::see_copies(Device& device, Device::Way way, Time now) {
     direction.copies.erase(direction.copies.begin());
     --done.transfer->in_flight;
     moved = true;
-    if (done.errors > 0 || done.transfer->phase != Phase::kActive) continue;
-    if (way == Device::Way::kOut) {
-      was_read(*done.transfer, done.slice);
-    } else {
-      done.transfer->writing.copied(done.slice);
-      look_if_written(*done.transfer);
-    }
+    if (done.errors == 0 && done.transfer->phase == Phase::kActive) was_copied(done);
   }
   return moved;
+}
+
+void Stager::was_copied(const Device::Copy& copy) {
+  Transfer& transfer = *copy.transfer;
+  switch (copy.way) {
+    case Device::Way::kOut:
+      return was_read(transfer, copy.slice);
+    case Device::Way::kIn:
+    case Device::Way::kFill:
+      transfer.writing.copied(copy.slice);
+      return look_if_written(transfer);
+    case Device::Way::kSum:
+      transfer.summing.copied(copy.slice);
+      return transfer.reading.add(copy.slice.ends);
+    case Device::Way::kGather:
+      return begin_meeting(transfer);
+  }
+}
+
+// What has to be true of all ranks of the host for this one to go on: see shares.h.
+void Stager::begin_meeting(Transfer& transfer) {
+  listener_.meet(transfer);
+}
+
+void Stager::has_met(Transfer& transfer) {
+  switch (++transfer.met) {
+    case 1:
+      return transfer.summing.add(transfer.summing.all());
+    case 2:
+      transfer.may_gather = true;
+      return;
+    default:
+      return finish(transfer, {});
+  }
 }
 
 void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
@@ -234,7 +267,9 @@ void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
 }
 
 void Stager::look_if_written(Transfer& transfer) {
-  if (transfer.has_arrived && transfer.writing.all_copied() && transfer.in_flight == 0) finish(transfer, {});
+  if (!transfer.has_arrived || !transfer.writing.all_copied() || transfer.in_flight > 0) return;
+  if (transfer.shares != nullptr) return begin_meeting(transfer);
+  finish(transfer, {});
 }
 
 // Of each stream, the events come in the order of their transfers: the first one that has not come is asked for.
@@ -262,20 +297,47 @@ bool Stager::see_events(Device& device, Time now) {
     transfer->is_ready = moved = true;
     transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);
     if (transfer->phase != Phase::kActive) continue;
+    if (transfer->shares != nullptr) {
+      begin_meeting(*transfer);
+      continue;
+    }
     transfer->reading.add(transfer->reading.all());
     if (transfer->reading.all_copied()) listener_.read(*transfer, 0, true);  // there is nothing to copy
   }
   return moved;
 }
 
+bool Stager::wants(const Transfer& transfer, Device::Way way) {
+  if (way == Device::Way::kFill) return transfer.phase == Phase::kFilling && !transfer.filled;
+  if (transfer.phase != Phase::kActive) return false;
+  if (way == Device::Way::kGather) return transfer.may_gather;
+  const Pieces& pieces = way == Device::Way::kOut   ? transfer.reading
+                         : way == Device::Way::kSum ? transfer.summing
+                                                    : transfer.writing;
+  return !pieces.empty();
+}
+
+// What is issued with that.
+Pieces::Slice Stager::next_slice(Transfer& transfer, Device::Way way) {
+  switch (way) {
+    case Device::Way::kOut:
+      return transfer.reading.next(kSlice);
+    case Device::Way::kIn:
+      return transfer.writing.next(kSlice);
+    case Device::Way::kSum:
+      return transfer.summing.next(kSlice);
+    case Device::Way::kFill:
+      transfer.filled = true;  // also where its memory cannot be reached
+      return {0, transfer.out.bytes, 0};
+    case Device::Way::kGather:
+      transfer.may_gather = false;
+      return {0, transfer.shares->bytes - transfer.in.bytes, 0};
+  }
+  return {};
+}
+
 bool Stager::issue(Device& device, Device::Way way, Time now) {
-  Device::Direction& direction = way == Device::Way::kOut ? device.out() : device.in();
-  const auto wants = [&](const Transfer& transfer) {
-    if (transfer.device != &device) return false;
-    if (way == Device::Way::kFill) return transfer.phase == Phase::kFilling && !transfer.filled;
-    return transfer.phase == Phase::kActive &&
-           !(way == Device::Way::kOut ? transfer.reading : transfer.writing).empty();
-  };
+  Device::Direction& direction = device.direction(way);
   const auto before = [](const Transfer& a, const Transfer& b) {
     const bool a_boosted = a.boosted.load(std::memory_order_relaxed),
                b_boosted = b.boosted.load(std::memory_order_relaxed);
@@ -287,14 +349,10 @@ bool Stager::issue(Device& device, Device::Way way, Time now) {
   while (direction.copies.size() < Device::kInFlight) {
     Transfer* best = nullptr;
     for (Transfer* transfer : transfers_) {
-      if (wants(*transfer) && (best == nullptr || before(*transfer, *best))) best = transfer;
+      if (transfer->device == &device && wants(*transfer, way) && (best == nullptr || before(*transfer, *best))) best = transfer;
     }
     if (best == nullptr) return moved;
-    best->filled = way == Device::Way::kFill;  // also where its memory cannot be reached
-    const Pieces::Slice slice = best->filled               ? Pieces::Slice{0, best->out.bytes, 0}
-                                : way == Device::Way::kOut ? best->reading.next(kSlice)
-                                                           : best->writing.next(kSlice);
-    const Status status = device.issue(way, *best, slice, now);
+    const Status status = device.issue(way, *best, next_slice(*best, way), now);
     if (!status.ok()) {
       fail(status);
       return moved;
@@ -306,7 +364,7 @@ bool Stager::issue(Device& device, Device::Way way, Time now) {
 
 // Of copies that do not end.
 void Stager::forget_copies(Transfer& transfer) {
-  for (Device::Direction* direction : {&transfer.device->out(), &transfer.device->in()})
+  for (Device::Direction* direction : transfer.device->directions())
     std::erase_if(direction->copies, [&](const Device::Copy& copy) { return copy.transfer == &transfer; });
   transfer.in_flight = 0;
   transfer.why =

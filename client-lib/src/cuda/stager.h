@@ -4,6 +4,9 @@
 // A transfer comes by add(). When its event has come, its input is copied out, and Listener::read() says so, part by
 // part. The network's part follows; placed() says which parts of the result are in host memory, and arrived() that all
 // of it is. They are copied in, and Listener::over() ends the transfer. stop() ends it early, from wherever it is.
+//
+// Of a tensor that the host's ranks share (shares.h), the ranks meet first, the input is summed before it is copied
+// out, and when the result is copied in, they meet again, take each other's shares, and meet a last time.
 #pragma once
 
 #include <condition_variable>
@@ -39,6 +42,8 @@ class Stager {
     // The result is in the GPU's memory, or the transfer was stopped for `status`. Nothing of it is under way on the
     // GPU any more, its word has its value, and it is the listener's to give back (Device::end).
     virtual void over(Transfer& transfer, const Status& status) = 0;
+    // This rank is ready to meet the others of its host; met() says that all are.
+    virtual void meet(Transfer& transfer) = 0;
     // A copy cannot be made. Nothing more can be expected of this GPU: the listener stops what is under way.
     virtual void failed(const Status& status) = 0;
     // Looks for results that have come from the network, and calls arrived() for them; sleeps for at most `longest`
@@ -64,13 +69,14 @@ class Stager {
   void add(Transfer& transfer);
   void placed(Transfer& transfer, std::uint64_t parts);
   void arrived(Transfer& transfer);
+  void met(Transfer& transfer);
   // `poison`: a stream may wait for the result, which becomes 0xff before it goes on; that takes until the stream has
   // come to the operation. Also of one that was never added.
   void stop(Transfer& transfer, const Status& why, bool poison);
 
  private:
   struct Note {
-    enum class Kind : std::uint8_t { kAdd, kPlaced, kArrived, kStop } kind{};
+    enum class Kind : std::uint8_t { kAdd, kPlaced, kArrived, kMet, kStop } kind{};
     Transfer* transfer = nullptr;
     std::uint64_t number = 0;  // of the transfer, which may be over, or another one, when the note is read
     Status why = {};
@@ -84,11 +90,16 @@ class Stager {
   void take(Note& note);
   void keep(Transfer& transfer);
   bool turn(Time now);
-  bool see_copies(Device& device, Device::Way way, Time now);
+  bool see_copies(Device& device, Device::Direction& direction, Time now);
+  void was_copied(const Device::Copy& copy);
   bool see_events(Device& device, Time now);
   bool issue(Device& device, Device::Way way, Time now);
   bool end_stopped(Time now);
   void forget_copies(Transfer& transfer);
+  void begin_meeting(Transfer& transfer);
+  void has_met(Transfer& transfer);
+  static bool wants(const Transfer& transfer, Device::Way way);
+  static Pieces::Slice next_slice(Transfer& transfer, Device::Way way);
   void was_read(Transfer& transfer, const Pieces::Slice& slice);
   void look_if_written(Transfer& transfer);
   void finish(Transfer& transfer, const Status& status);

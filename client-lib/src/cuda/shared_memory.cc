@@ -1,0 +1,134 @@
+#include "client-lib/src/cuda/shared_memory.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace tensorlane::client::cuda {
+namespace {
+
+constexpr std::uint64_t kUnit = 2 << 20;
+
+struct Kept {
+  int device = 0;
+  DevicePointer pointer = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct Pool {
+  std::mutex mutex;
+  std::vector<Kept> kept;
+};
+
+Pool& pool() {
+  static Pool* const only = new Pool;  // outlives every static object of the program
+  return *only;
+}
+
+// Memory that was kept, and is not much larger than what is wanted. What the GPU no longer knows, because the program
+// has reset it, is forgotten.
+Kept take_kept(const Device& device, std::uint64_t bytes) {
+  std::lock_guard lock(pool().mutex);
+  std::vector<Kept>& kept = pool().kept;
+  std::erase_if(kept, [&](const Kept& each) {
+    DevicePointer start = 0;
+    return each.device == device.ordinal() &&
+           (device.driver().pointer_attribute(&start, kPointerRangeStart, each.pointer) != kSuccess ||
+            start != each.pointer);
+  });
+  const auto fits = [&](const Kept& each) {
+    return each.device == device.ordinal() && each.bytes >= bytes && each.bytes <= 2 * bytes;
+  };
+  const auto found = std::ranges::find_if(kept, fits);
+  if (found == kept.end()) return {};
+  const Kept taken = *found;
+  kept.erase(found);
+  return taken;
+}
+
+const char* process_mark() {
+  static const auto mark = [] {
+    std::array<char, sizeof MemoryAddress::process> bytes{};
+    for (std::size_t at = 0; at < bytes.size();) {
+      const ssize_t got = getrandom(bytes.data() + at, bytes.size() - at, 0);
+      if (got > 0) at += static_cast<std::size_t>(got);
+    }
+    return bytes;
+  }();
+  return mark.data();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std::uint64_t bytes) {
+  const std::uint64_t whole = (bytes + kUnit - 1) / kUnit * kUnit;
+  const std::string where = std::to_string(whole) + " bytes, " + device.where();
+  const Driver& driver = device.driver();
+  if (!driver.shares_memory()) {
+    return Status(Code::kUnavailable, "the driver cannot share memory between processes", where,
+                  "install NVIDIA's driver (525 or newer), or pass a buffer of your own");
+  }
+  const Current current(device);
+  TL_RETURN_IF_ERROR(current.status());
+  if (const Kept kept = take_kept(device, whole); kept.pointer != 0)
+    return std::unique_ptr<SharedMemory>(new SharedMemory(device, kept.pointer, kept.bytes));
+  DevicePointer pointer = 0;
+  const Error_ error = driver.memory_allocate(&pointer, whole);
+  if (error != kSuccess) return driver.error(error, "cuMemAlloc", where);
+  return std::unique_ptr<SharedMemory>(new SharedMemory(device, pointer, whole));
+}
+
+SharedMemory::~SharedMemory() {
+  unmap();
+  if (pointer_ == 0) return;
+  // Its GPU's context stays, so that the memory does.
+  if (device_.keep_context()) {
+    std::lock_guard lock(pool().mutex);
+    pool().kept.push_back({device_.ordinal(), pointer_, bytes_});
+  }
+}
+
+Result<MemoryAddress> SharedMemory::address() const {
+  MemoryAddress address;
+  std::memcpy(address.process, process_mark(), sizeof address.process);
+  address.device = device_.ordinal();
+  address.pointer = pointer_;
+  const Current current(device_);
+  TL_RETURN_IF_ERROR(current.status());
+  const Error_ error = device_.driver().ipc_export(&address.handle, pointer_);
+  if (error != kSuccess) return device_.driver().error(error, "cuIpcGetMemHandle", device_.where());
+  return address;
+}
+
+Result<DevicePointer> SharedMemory::map(const MemoryAddress& other) {
+  if (std::memcmp(other.process, process_mark(), sizeof other.process) == 0) {
+    if (other.device == device_.ordinal()) return other.pointer;
+    return Status(Code::kUnavailable, "two ranks of one process are on two GPUs",
+                  device_.where() + " and GPU " + std::to_string(other.device), "start a process for each rank");
+  }
+  constexpr unsigned kEnablePeerAccess = 1;
+  const Current current(device_);
+  TL_RETURN_IF_ERROR(current.status());
+  DevicePointer pointer = 0;
+  const Error_ error = device_.driver().ipc_open(&pointer, other.handle, kEnablePeerAccess);
+  if (error != kSuccess) return device_.driver().error(error, "cuIpcOpenMemHandle", device_.where());
+  mapped_.push_back(pointer);
+  return pointer;
+}
+
+void SharedMemory::unmap() {
+  if (mapped_.empty()) return;
+  const Current current(device_);
+  for (const DevicePointer pointer : std::exchange(mapped_, {})) (void)device_.driver().ipc_close(pointer);
+}
+
+void SharedMemory::free() {
+  unmap();
+  const Current current(device_);
+  (void)device_.driver().memory_free(std::exchange(pointer_, 0));
+}
+
+}  // namespace tensorlane::client::cuda
