@@ -52,3 +52,4 @@ struct Signature<R (*)(Arguments...)> {
   static_assert(std::is_same_v<Signature<decltype(&symbol)>::Type, Signature<decltype(ours::Driver::member)>::Type>, \
                 #symbol);
 TL_CUDA_ENTRY_POINTS(TL_CUDA_SAME)
+TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_CUDA_SAME)

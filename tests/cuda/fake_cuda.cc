@@ -53,6 +53,7 @@ FakeCuda::FakeCuda() {
 #undef TL_FAKE_CUDA_RESOLVE
 #define TL_FAKE_CUDA_RESOLVE(member, symbol, parameters) resolve(library, #symbol, &driver.member);
   TL_CUDA_ENTRY_POINTS(TL_FAKE_CUDA_RESOLVE)
+  TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_FAKE_CUDA_RESOLVE)
 #undef TL_FAKE_CUDA_RESOLVE
   expect_success(driver.init(0), "cuInit");
 }

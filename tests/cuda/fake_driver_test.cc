@@ -89,6 +89,7 @@ TEST_F(FakeDriver, IsWhatTheLibraryLoads) {
   for (const auto& name : fake_.all_calls()) EXPECT_NE(::dlsym(library, name.c_str()), nullptr) << name;
 #define TL_EXPECT_NAMED(member, symbol, parameters) EXPECT_GE(fake_.calls(#symbol), 0) << #symbol;
   TL_CUDA_ENTRY_POINTS(TL_EXPECT_NAMED)
+  TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_EXPECT_NAMED)
 #undef TL_EXPECT_NAMED
   ::dlclose(library);
 }

@@ -15,6 +15,7 @@ TL_FAKE_CUDA_ENTRY_POINTS(TL_FAKE_CUDA_DECLARE)
 namespace tensorlane::client::cuda {
 #define TL_FAKE_CUDA_COMPARE(member, symbol, parameters) extern "C" int symbol parameters;
 TL_CUDA_ENTRY_POINTS(TL_FAKE_CUDA_COMPARE)
+TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_FAKE_CUDA_COMPARE)
 }  // namespace tensorlane::client::cuda
 
 namespace {

@@ -15,11 +15,14 @@ Status unavailable(std::string where) {
 }
 
 Status resolve(void* library, Driver& driver) {
-#define TL_CUDA_RESOLVE(member, symbol, parameters)                                 \
-  driver.member = reinterpret_cast<Error_(*) parameters>(dlsym(library, #symbol));  \
-  if (driver.member == nullptr && std::string(#symbol) != "cuStreamWaitValue32_v2") \
-    return unavailable(std::string(kLibrary) + " has no " #symbol);
-  TL_CUDA_ENTRY_POINTS(TL_CUDA_RESOLVE)
+#define TL_CUDA_RESOLVE(member, symbol, parameters) \
+  driver.member = reinterpret_cast<Error_(*) parameters>(dlsym(library, #symbol));
+#define TL_CUDA_REQUIRE(member, symbol, parameters) \
+  TL_CUDA_RESOLVE(member, symbol, parameters)       \
+  if (driver.member == nullptr) return unavailable(std::string(kLibrary) + " has no " #symbol);
+  TL_CUDA_ENTRY_POINTS(TL_CUDA_REQUIRE)
+  TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_CUDA_RESOLVE)
+#undef TL_CUDA_REQUIRE
 #undef TL_CUDA_RESOLVE
   const Error_ error = driver.init(0);
   return error == kSuccess ? Status() : driver.error(error, "cuInit", kLibrary);

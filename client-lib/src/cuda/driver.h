@@ -52,8 +52,6 @@ inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
   X(stream_create, cuStreamCreateWithPriority, (Stream_ * stream, unsigned flags, int priority))                \
   X(stream_destroy, cuStreamDestroy_v2, (Stream_ stream))                                                       \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream_ stream, int* status))                                    \
-  X(stream_wait_value, cuStreamWaitValue32_v2,                                                                  \
-    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))                               \
   X(event_create, cuEventCreate, (Event_ * event, unsigned flags))                                              \
   X(event_destroy, cuEventDestroy_v2, (Event_ event))                                                           \
   X(event_record, cuEventRecord, (Event_ event, Stream_ stream))                                                \
@@ -65,16 +63,22 @@ inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
   X(copy_in, cuMemcpyHtoDAsync_v2, (DevicePointer to, const void* from, std::size_t bytes, Stream_ stream))     \
   X(fill_bytes, cuMemsetD8Async, (DevicePointer to, unsigned char value, std::size_t count, Stream_ stream))
 
+// Those that a driver may lack: the member is null then, and what needs it is not done.
+#define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)       \
+  X(stream_wait_value, cuStreamWaitValue32_v2, \
+    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))
+
 // libcuda's entry points. Any thread; what needs a current context says so in NVIDIA's documentation, and has it inside
 // of a Current (device.h).
 struct Driver {
 #define TL_CUDA_MEMBER(member, symbol, parameters) Error_(*member) parameters = nullptr;
   TL_CUDA_ENTRY_POINTS(TL_CUDA_MEMBER)
+  TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_CUDA_MEMBER)
 #undef TL_CUDA_MEMBER
 
   // Loaded and initialised once in a process, and kept as long as that lives. Errors: Unavailable (no libcuda.so.1, one
   // that is too old, which names the symbol, or what cuInit says: no device, for example). An error is not kept: the
-  // next call tries again. stream_wait_value is null where the driver is older than that.
+  // next call tries again.
   static Result<const Driver*> load();
 
   // An error of `call`: `where` ("tensor 'x', GPU 0"), and what NVIDIA calls the error. ResourceExhausted for want of
