@@ -10,8 +10,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "common/base/half.h"
 #include "daemon/ports/reducer.h"
-#include "daemon/reduce/half.h"
 
 namespace tensorlane::reduce {
 namespace {  // internal: every file has copies compiled for its own instruction set

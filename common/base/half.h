@@ -1,27 +1,24 @@
 // float16 without instructions for it. Bit for bit what VCVTPH2PS and VCVTPS2PH do: rounds to nearest even, keeps
 // subnormals, infinities and NaNs (a signalling NaN becomes quiet). Source of the method: F. Giesen, "float->half
-// variants".
+// variants". All of it is constexpr, so that nvcc can compile it for a GPU, too.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
-namespace tensorlane::reduce {
+namespace tensorlane {
 namespace {  // not shared between files that are compiled for different machines
 
-inline float float_of_bits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
+// Not std::bit_cast: that is one function for the whole program, and its copy could be the one of a file that is
+// compiled for another machine.
+constexpr float float_of_bits(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
 }
 
-inline std::uint32_t bits_of_float(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
+constexpr std::uint32_t bits_of_float(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
 }
 
-inline float half_to_float(std::uint16_t half) {
+constexpr float half_to_float(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
   const std::uint32_t rest = static_cast<std::uint32_t>(half & 0x7fff) << 13;
   const std::uint32_t exponent = rest & 0x0f800000;
@@ -36,7 +33,7 @@ inline float half_to_float(std::uint16_t half) {
   return float_of_bits(sign | (rest + (112u << 23)));
 }
 
-inline std::uint16_t float_to_half(float value) {
+constexpr std::uint16_t float_to_half(float value) {
   const std::uint32_t bits = bits_of_float(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000;
   const std::uint32_t magnitude = bits & 0x7fffffff;
@@ -50,11 +47,11 @@ inline std::uint16_t float_to_half(float value) {
   return static_cast<std::uint16_t>(sign | ((magnitude - (112u << 23) + 0xfff + odd) >> 13));
 }
 
-inline float bfloat_to_float(std::uint16_t bfloat) {
+constexpr float bfloat_to_float(std::uint16_t bfloat) {
   return float_of_bits(static_cast<std::uint32_t>(bfloat) << 16);
 }
 
-inline std::uint16_t float_to_bfloat(float value) {
+constexpr std::uint16_t float_to_bfloat(float value) {
   const std::uint32_t bits = bits_of_float(value);
   const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const std::uint32_t quiet = (bits >> 16) | 0x40;
@@ -62,4 +59,4 @@ inline std::uint16_t float_to_bfloat(float value) {
 }
 
 }  // namespace
-}  // namespace tensorlane::reduce
+}  // namespace tensorlane
