@@ -120,6 +120,29 @@ tl_status_t tl_unregister(tl_context_t* context, const char* group) {
   });
 }
 
+tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void** memory) {
+  return guarded([&]() -> Status {
+    if (context == nullptr || memory == nullptr)
+      return null_argument("tl_gpu_alloc", "a context or a place for the memory");
+    TL_RETURN_IF_ERROR(context->session->usable());
+    if (device < 0 || bytes == 0) {
+      return Status(Code::kInvalidArgument, "there can be no such memory of a GPU",
+                    std::to_string(bytes) + " bytes on device " + std::to_string(device),
+                    "ask for at least a byte, of a device from 0");
+    }
+    TL_ASSIGN_OR_RETURN(*memory, context->session->allocate_on_gpu(device, bytes));
+    return {};
+  });
+}
+
+tl_status_t tl_gpu_free(tl_context_t* context, void* memory) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("tl_gpu_free", "a context");
+    TL_RETURN_IF_ERROR(context->session->usable());
+    return memory == nullptr ? Status() : context->session->release_on_gpu(memory);
+  });
+}
+
 tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
                         tl_tensor_t** tensors) {
   return guarded([&]() -> Status {

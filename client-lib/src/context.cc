@@ -45,6 +45,7 @@ Context::~Context() {
     std::lock_guard lock(mutex_);
     fail_with_gpu_locked(left());
   }
+  gpu_groups_.clear();
   gpus_.reset();
   arenas_.reset();
   if (!ring_memory_.empty()) munmap(ring_memory_.data(), ring_memory_.size());

@@ -19,6 +19,7 @@
 #include "client-lib/src/arena.h"
 #include "client-lib/src/channel.h"
 #include "client-lib/src/cuda/gpus.h"
+#include "client-lib/src/cuda/shares.h"
 #include "client-lib/src/process_set.h"
 #include "client-lib/src/rings.h"
 #include "client-lib/src/settings.h"
@@ -199,6 +200,8 @@ class Context {
   Result<std::byte*> allocate(std::uint64_t bytes);
   Status release(void* memory);
   bool is_shared(const void* memory, std::uint64_t bytes) const;
+  Result<void*> allocate_on_gpu(int device, std::uint64_t bytes);
+  Status release_on_gpu(void* memory);
   // The name of the host of this rank, after join(); null where the rank is alone, without a daemon.
   const char* host() const { return alone_ == nullptr ? host_.c_str() : nullptr; }
   Result<const char*> daemon_status();
@@ -292,11 +295,11 @@ class Context {
 
   // sharing.cc
   class GpuRegistration;
-  Status register_on_gpus(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
-                          tl_tensor_t** tensors);
-  Status unregister_on_gpus(GpuGroup& group, const std::string& name);
+  Status register_shared(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
+                         tl_tensor_t** tensors);
+  Status unregister_shared(GpuGroup& group, const std::string& name);
   template <typename T>
-  Result<std::vector<T>> tell_all(tl_tensor& tensor, const T& mine);
+  Result<std::vector<T>> tell_all(tl_tensor& tensor, std::span<const T> mine);
   void end_meeting_locked(tl_request& meeting, bool all_are_there);
 
   // unregistration.cc

@@ -186,6 +186,8 @@ Status Context::describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor)
                           std::string("a registered ") + operation_name(static_cast<Operation>(desc.operation)) +
                               " cannot be of GPU memory",
                           "use tl_push and tl_pull, or host memory");
+  if (desc.buffer == nullptr)
+    return invalid_tensor(tensor.name, "it is of GPU memory and has no buffer", "allocate it, and pass its address");
   TL_ASSIGN_OR_RETURN(tensor.gpu, gpus_->device_of(desc.buffer, tensor.bytes, "the buffer of '" + tensor.name + "'"));
   tensor.gpu_buffer = desc.buffer;
   return {};
@@ -194,7 +196,8 @@ Status Context::describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor)
 Status Context::register_group(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
                                tl_tensor_t** out) {
   TL_RETURN_IF_ERROR(usable());
-  if (std::ranges::any_of(descs, wants_gpu_memory)) return register_on_gpus(set, name, descs, out);
+  if (settings_.gpu_sums && set->world_size > 1 && std::ranges::any_of(descs, is_worth_sharing))
+    return register_shared(set, name, descs, out);
   return register_plain(set, name, descs, out);
 }
 

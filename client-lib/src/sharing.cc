@@ -1,6 +1,6 @@
-// Groups of tensors whose memory the library allocates on a GPU, and which the ranks of a host share there
-// (cuda/shares.h). What all ranks have to know of each other they tell in two small allgathers, so that all of them
-// come to the same decision.
+// Groups of tensors that the ranks of a host share on their GPUs (cuda/shares.h): how they find out whether they can,
+// and how they meet. What ranks have to know of each other they tell in small allgathers, so that all of them come to
+// the same decision.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -8,6 +8,8 @@
 
 #include "client-lib/src/context.h"
 #include "client-lib/src/cuda/kernels.h"
+#include "client-lib/src/error.h"
+#include "client-lib/src/registration.h"
 #include "client-lib/src/sharing.h"
 #include "common/base/hash.h"
 
@@ -15,8 +17,6 @@ namespace tensorlane::client {
 namespace {
 
 using State = tl_request::State;
-
-constexpr std::uint64_t kAlignment = 512;  // of a tensor in the group's memory
 
 // What a rank says of itself. Plain bytes, the same on all machines.
 struct Introduction {
@@ -81,11 +81,9 @@ std::string why_not(std::span<const Introduction> all, std::uint32_t self) {
   return {};
 }
 
-// Whether the ranks of a host share this one. The same on all ranks.
-bool can_share(const tl_tensor_desc_t& desc, std::size_t ranks_of_host) {
-  constexpr std::uint64_t kLeast = 256 << 10;  // less is copied in the time that meetings take
-  if (desc.operation != TL_ALLREDUCE || bytes_of(desc) < kLeast) return false;
-  // Half of the division is made on the GPU, and only a power of two is divided by without rounding.
+// Whether the ranks of a host share a tensor that they can. The same on all ranks: half of an average's division is made
+// on the GPU, and only a power of two is divided by without rounding.
+bool can_divide(const tl_tensor_desc_t& desc, std::size_t ranks_of_host) {
   return desc.op != TL_AVERAGE || (ranks_of_host & (ranks_of_host - 1)) == 0;
 }
 
@@ -101,17 +99,19 @@ tl_tensor_desc_t described(const char* name, tl_operation_t operation, std::uint
 
 }  // namespace
 
-bool wants_gpu_memory(const tl_tensor_desc_t& desc) {
-  return raw_number(desc.memory) == TL_MEMORY_CUDA && desc.buffer == nullptr;
+bool is_worth_sharing(const tl_tensor_desc_t& desc) {
+  constexpr std::uint64_t kLeast = 256 << 10;  // less is copied in the time that meetings take
+  return raw_number(desc.operation) == TL_ALLREDUCE && raw_number(desc.dtype) < kDtypeCount &&
+         desc.count <= protocol::kMaxElements && bytes_of(desc) >= kLeast;
 }
 
 // An allgather of plain bytes: `mine`, and what all ranks of the tensor's set have given.
 template <typename T>
-Result<std::vector<T>> Context::tell_all(tl_tensor& tensor, const T& mine) {
-  std::memcpy(tensor.buffer + tensor.set->rank * sizeof mine, &mine, sizeof mine);
+Result<std::vector<T>> Context::tell_all(tl_tensor& tensor, std::span<const T> mine) {
+  std::memcpy(tensor.buffer + tensor.set->rank * mine.size_bytes(), mine.data(), mine.size_bytes());
   TL_ASSIGN_OR_RETURN(tl_request * request, post(tensor));
   TL_RETURN_IF_ERROR(wait(*request, static_cast<double>(settings_.timeout.value) / 1e9));
-  std::vector<T> all(tensor.set->world_size);
+  std::vector<T> all(tensor.set->world_size * mine.size());
   std::memcpy(all.data(), tensor.buffer, all.size() * sizeof(T));
   return all;
 }
@@ -121,116 +121,94 @@ class Context::GpuRegistration {
  public:
   GpuRegistration(Context& context, const SharedSet& set, const std::string& name,
                   std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out)
-      : context_(context), set_(set), name_(name), descs_(descs.begin(), descs.end()), out_(out) {}
+      : context_(context), set_(set), name_(name), question_(name + ".gpus"), descs_(descs), out_(out) {}
 
   Status run();
 
  private:
-  Status allocate();
+  // A tensor that the host's ranks share.
+  struct Shared {
+    std::size_t index = 0;  // among the descriptions
+    const cuda::SharedMemory* memory = nullptr;
+    cuda::Function_ kernel = nullptr;
+    std::vector<cuda::DevicePointer> buffers;  // by rank on the host
+    tl_tensor_t* place = nullptr;              // where they meet
+  };
+
   Status share();
+  std::string find_memory();
   Result<std::vector<Introduction>> introduce(const std::string& why);
   Status meet_host(std::span<const std::uint32_t> ranks);
-  Status load_kernels();
-  Status map_others();
+  Status find_others();
   Status register_shares(const std::vector<std::vector<std::uint32_t>>& hosts);
   Status register_rest();
   Status register_part(const SharedSet& set, std::span<const tl_tensor_desc_t> descs, std::span<tl_tensor_t*> tensors);
+  std::vector<tl_tensor_desc_t> descriptions(std::span<const std::size_t> which) const;
   void undo();
 
   Context& context_;
   const SharedSet set_;
-  const std::string name_;
-  std::vector<tl_tensor_desc_t> descs_;
+  const std::string name_, question_;
+  const std::span<const tl_tensor_desc_t> descs_;
   tl_tensor_t** const out_;
   GpuGroup group_;
-  std::vector<std::uint64_t> offsets_;  // of tensors in the memory
-  std::vector<cuda::DevicePointer> memories_;  // by rank on the host
-  tl_tensor_t* introductions_ = nullptr;
+  std::vector<Shared> shared_;
+  tl_tensor_t *introductions_ = nullptr, *addresses_ = nullptr;
   SharedSet host_;
-  std::vector<tl_tensor_t*> at_host_;  // addresses, and the place where to meet for each tensor that is shared
-  std::vector<std::size_t> shared_;    // which these are
-  std::vector<cuda::Function_> kernels_;  // of each of them
 };
 
-Status Context::register_on_gpus(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
-                                 tl_tensor_t** out) {
-  TL_ASSIGN_OR_RETURN(const std::string in_job, name_in_job(*set, "a group", name));
-  {
-    std::lock_guard lock(mutex_);
-    if (gpu_groups_.contains(in_job))
-      return Status(Code::kAlreadyExists, "group '" + name + "' is registered", "", "use another name");
-  }
+Status Context::register_shared(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
+                                tl_tensor_t** out) {
   return GpuRegistration(*this, set, name, descs, out).run();
 }
 
 Status Context::GpuRegistration::run() {
-  TL_RETURN_IF_ERROR(allocate());
-  Status status;
-  if (set_->world_size > 1) {
-    status = share();
-  } else {
-    group_.why_not = "the set has one rank";
-  }
+  Status status = share();
   if (status.ok()) status = register_rest();
   if (!status.ok()) {
     undo();
     return status;
   }
   std::lock_guard lock(context_.mutex_);
-  context_.gpu_groups_.emplace(set_->in_job(name_), std::move(group_));
-  return {};
-}
-
-Status Context::GpuRegistration::allocate() {
-  std::uint64_t bytes = 0;
-  for (const tl_tensor_desc_t& desc : descs_) {
-    if (!wants_gpu_memory(desc)) {
-      return Status(Code::kInvalidArgument, "group '" + name_ + "' cannot be registered",
-                    std::string("tensor '") + (desc.name != nullptr ? desc.name : "") +
-                        "' has a buffer, or is of host memory, and others are to get memory of a GPU",
-                    "register them as two groups");
-    }
-    tl_tensor scratch;
-    tl_tensor_desc_t on_host = desc;
-    on_host.memory = TL_MEMORY_HOST;
-    TL_RETURN_IF_ERROR(context_.describe(set_, on_host, descs_.size(), scratch).status());
-    offsets_.push_back(bytes);
-    bytes += (scratch.bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  TL_ASSIGN_OR_RETURN(cuda::Device * device, context_.gpus_->current_device());
-  TL_ASSIGN_OR_RETURN(group_.memory, context_.gpus_->allocate(*device, bytes));
-  for (std::size_t i = 0; i < descs_.size(); ++i)
-    descs_[i].buffer = reinterpret_cast<void*>(group_.memory->pointer() + offsets_[i]);
+  context_.gpu_groups_.insert_or_assign(set_->in_job(name_), std::move(group_));
   return {};
 }
 
 // Decides with all ranks whether the hosts' ranks share, and registers what they do.
 Status Context::GpuRegistration::share() {
-  const std::string question = name_ + ".gpus";
-  const auto asked = described("introductions", TL_ALLGATHER, set_->world_size * sizeof(Introduction));
-  const std::string tensor = question + "/introductions";
-  tl_tensor_desc_t named = asked;
-  named.name = tensor.c_str();
-  TL_RETURN_IF_ERROR(context_.register_plain(set_, question, std::span(&named, 1), &introductions_));
-  TL_ASSIGN_OR_RETURN(const auto all, introduce(context_.settings_.gpu_sums ? "" : "TENSORLANE_GPU_SUMS is not 1"));
+  const std::string tensor = question_ + "/introductions";
+  const auto desc = described(tensor.c_str(), TL_ALLGATHER, set_->world_size * sizeof(Introduction));
+  TL_RETURN_IF_ERROR(context_.register_plain(set_, question_, std::span(&desc, 1), &introductions_));
+  TL_ASSIGN_OR_RETURN(const auto all, introduce(find_memory()));
   group_.why_not = why_not(all, set_->rank);
-  Status failed;
   if (group_.why_not.empty()) {
     const auto hosts = by_host(all, set_->rank);
-    failed = meet_host(hosts[0]);
-    if (failed.ok()) failed = map_others();
-    if (failed.ok()) failed = load_kernels();
+    Status failed = meet_host(hosts[0]);
+    if (failed.ok()) failed = find_others();
     TL_ASSIGN_OR_RETURN(const auto met, introduce(failed.ok() ? "" : failed.what() + ": " + failed.where()));
     group_.why_not = why_not(met, set_->rank);
-    failed = {};
     if (group_.why_not.empty()) {
-      failed = register_shares(hosts);
+      TL_RETURN_IF_ERROR(register_shares(hosts));
     } else {
       undo();
     }
   }
-  TL_RETURN_IF_ERROR(failed);
-  return context_.unregister_plain(*set_, question);
+  if (!group_.why_not.empty()) shared_.clear();
+  return context_.unregister_plain(*set_, question_);
+}
+
+// Why not all tensors that are worth it are in memory that can be shared; else empty.
+std::string Context::GpuRegistration::find_memory() {
+  for (std::size_t i = 0; i < descs_.size(); ++i) {
+    if (!is_worth_sharing(descs_[i])) continue;
+    const cuda::SharedMemory* memory = raw_number(descs_[i].memory) == TL_MEMORY_CUDA
+                                           ? context_.gpus_->memory_of(descs_[i].buffer, bytes_of(descs_[i]))
+                                           : nullptr;
+    if (memory == nullptr || reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
+      return std::string("tensor '") + (descs_[i].name != nullptr ? descs_[i].name : "") + "' is not in memory of tl_gpu_alloc";
+    shared_.push_back({i, memory, nullptr, {}, nullptr});
+  }
+  return {};
 }
 
 Result<std::vector<Introduction>> Context::GpuRegistration::introduce(const std::string& why) {
@@ -239,7 +217,7 @@ Result<std::vector<Introduction>> Context::GpuRegistration::introduce(const std:
   mine.host_hash = fnv1a(context_.host_);
   mine.tensors = digest(descs_);
   put_text(mine.why_not, why);
-  return context_.tell_all(*introductions_, mine);
+  return context_.tell_all(*introductions_, std::span<const Introduction>(&mine, 1));
 }
 
 Status Context::GpuRegistration::register_part(const SharedSet& set, std::span<const tl_tensor_desc_t> descs,
@@ -251,48 +229,57 @@ Status Context::GpuRegistration::register_part(const SharedSet& set, std::span<c
 
 // The set of this host's ranks, and what they need to meet.
 Status Context::GpuRegistration::meet_host(std::span<const std::uint32_t> ranks) {
+  std::erase_if(shared_, [&](const Shared& each) { return !can_divide(descs_[each.index], ranks.size()); });
+  if (shared_.empty())
+    return {Code::kUnavailable, "averages are shared where a host's ranks are a power of two", "they are not", ""};
   host_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kHost, context_.settings_);
-  const std::string addresses = name_ + ".gpus/addresses";
+  const std::string addresses = question_ + "/addresses";
   std::vector<tl_tensor_desc_t> descs = {
-      described(addresses.c_str(), TL_ALLGATHER, ranks.size() * sizeof(cuda::MemoryAddress))};
-  for (std::size_t i = 0; i < descs_.size(); ++i) {
-    if (!can_share(descs_[i], ranks.size())) continue;
-    shared_.push_back(i);
-    descs.push_back(described(descs_[i].name, TL_BARRIER, 1));
-  }
-  if (shared_.empty()) {
-    return {Code::kUnavailable, "no tensor of the group is shared",
-            "only allreduces of 256 KiB and more are, and averages where a host's ranks are a power of two", ""};
-  }
-  at_host_.resize(descs.size());
-  return register_part(host_, descs, at_host_);
+      described(addresses.c_str(), TL_ALLGATHER, ranks.size() * shared_.size() * sizeof(cuda::MemoryAddress))};
+  for (const Shared& each : shared_) descs.push_back(described(descs_[each.index].name, TL_BARRIER, 1));
+  std::vector<tl_tensor_t*> tensors(descs.size());
+  TL_RETURN_IF_ERROR(register_part(host_, descs, tensors));
+  addresses_ = tensors[0];
+  for (std::size_t i = 0; i < shared_.size(); ++i) shared_[i].place = tensors[i + 1];
+  return {};
 }
 
-Status Context::GpuRegistration::map_others() {
-  cuda::MemoryAddress mine;
-  Result<cuda::MemoryAddress> address = group_.memory->address();
-  if (address.ok()) mine = *address;
-  TL_ASSIGN_OR_RETURN(const auto all, context_.tell_all(*at_host_[0], mine));
-  TL_RETURN_IF_ERROR(address.status());
-  for (std::uint32_t rank = 0; rank < all.size(); ++rank) {
-    if (rank == host_->rank) {
-      memories_.push_back(group_.memory->pointer());
-      continue;
+// Where the host's other ranks have the tensors, and what sums them.
+Status Context::GpuRegistration::find_others() {
+  std::vector<cuda::MemoryAddress> mine(shared_.size());
+  Status failed;
+  for (std::size_t i = 0; i < shared_.size() && failed.ok(); ++i) {
+    const auto address = shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(descs_[shared_[i].index].buffer));
+    failed = address.status();
+    if (address.ok()) mine[i] = *address;
+  }
+  TL_ASSIGN_OR_RETURN(const auto all, context_.tell_all(*addresses_, std::span<const cuda::MemoryAddress>(mine)));
+  TL_RETURN_IF_ERROR(failed);
+  for (std::size_t i = 0; i < shared_.size(); ++i) {
+    const tl_tensor_desc_t& desc = descs_[shared_[i].index];
+    cuda::Device& device = shared_[i].memory->device();
+    TL_ASSIGN_OR_RETURN(shared_[i].kernel,
+                        device.kernel(static_cast<ReduceOp>(desc.op), static_cast<Dtype>(desc.dtype)));
+    for (std::uint32_t rank = 0; rank < host_->world_size; ++rank) {
+      const cuda::MemoryAddress& its = all[rank * shared_.size() + i];
+      cuda::DevicePointer buffer = mine[i].pointer;
+      if (rank != host_->rank) {
+        TL_ASSIGN_OR_RETURN(buffer, group_.mappings.open(device, its));
+      }
+      shared_[i].buffers.push_back(buffer);
     }
-    TL_ASSIGN_OR_RETURN(const cuda::DevicePointer other, group_.memory->map(all[rank]));
-    memories_.push_back(other);
   }
   return {};
 }
 
-Status Context::GpuRegistration::load_kernels() {
-  for (const std::size_t tensor : shared_) {
-    const tl_tensor_desc_t& desc = descs_[tensor];
-    TL_ASSIGN_OR_RETURN(const cuda::Function_ kernel, group_.memory->device().kernel(static_cast<ReduceOp>(desc.op),
-                                                                                     static_cast<Dtype>(desc.dtype)));
-    kernels_.push_back(kernel);
+// With the urgency that they have in the group.
+std::vector<tl_tensor_desc_t> Context::GpuRegistration::descriptions(std::span<const std::size_t> which) const {
+  std::vector<tl_tensor_desc_t> descs;
+  for (const std::size_t index : which) {
+    tl_tensor_desc_t& desc = descs.emplace_back(descs_[index]);
+    if (desc.positions == 0) desc.positions = static_cast<std::uint32_t>(descs_.size());
   }
-  return {};
+  return descs;
 }
 
 // This rank's shares, each an allreduce with the ranks that have the same place on the other hosts.
@@ -301,73 +288,85 @@ Status Context::GpuRegistration::register_shares(const std::vector<std::vector<s
   for (const std::vector<std::uint32_t>& host : hosts) ranks.push_back(host[host_->rank]);
   std::ranges::sort(ranks);
   const SharedSet across = ProcessSet::part(*set_, ranks, ProcessSet::Part::kAcross, context_.settings_);
-  std::vector<tl_tensor_desc_t> descs;
-  std::vector<std::shared_ptr<SharedTensor>> shares;
-  for (std::size_t place = 0; place < shared_.size(); ++place) {
-    tl_tensor_desc_t& desc = descs.emplace_back(descs_[shared_[place]]);
-    const std::uint64_t element = dtype_size(static_cast<Dtype>(desc.dtype));
-    auto& shared = *shares.emplace_back(std::make_shared<SharedTensor>());
-    shared.place = at_host_[place + 1];
-    shared.shares.ranges = cuda::cut(desc.count, element, static_cast<std::uint32_t>(memories_.size()));
-    shared.shares.self = host_->rank;
-    shared.shares.bytes = desc.count * element;
-    shared.shares.element_bytes = element;
-    shared.shares.divisor = desc.op == TL_AVERAGE ? static_cast<double>(memories_.size()) : 1;
-    for (const cuda::DevicePointer memory : memories_) shared.shares.buffers.push_back(memory + offsets_[shared_[place]]);
-    shared.shares.kernel = kernels_[place];
-    const cuda::Shares::Range mine = shared.shares.ranges[host_->rank];
-    desc.buffer = static_cast<std::byte*>(desc.buffer) + mine.offset;
-    desc.count = mine.bytes / element;
-    if (desc.positions == 0) desc.positions = static_cast<std::uint32_t>(descs_.size());
+  std::vector<std::size_t> which;
+  for (const Shared& each : shared_) which.push_back(each.index);
+  std::vector<tl_tensor_desc_t> descs = descriptions(which);
+  std::vector<std::shared_ptr<SharedTensor>> made;
+  for (std::size_t i = 0; i < shared_.size(); ++i) {
+    const std::uint64_t element = dtype_size(static_cast<Dtype>(descs[i].dtype));
+    cuda::Shares& shares = made.emplace_back(std::make_shared<SharedTensor>())->shares;
+    shares = {cuda::cut(descs[i].count, element, host_->world_size), shared_[i].buffers, host_->rank,
+              bytes_of(descs[i]), element, shared_[i].kernel, 1};
+    if (descs[i].op == TL_AVERAGE) shares.divisor = host_->world_size;
+    const cuda::Shares::Range mine = shares.ranges[host_->rank];
+    descs[i].buffer = static_cast<std::byte*>(descs[i].buffer) + mine.offset;
+    descs[i].count = mine.bytes / element;
   }
   std::vector<tl_tensor_t*> tensors(descs.size());
   TL_RETURN_IF_ERROR(register_part(across, descs, tensors));
-  for (std::size_t place = 0; place < tensors.size(); ++place) {
-    tl_tensor& tensor = *tensors[place];
-    tl_request& meeting = shares[place]->meeting;
-    meeting.context = &context_;
-    meeting.tensor = shares[place]->place;
-    meeting.meets = true;
-    tensor.gpu_buffer = descs_[shared_[place]].buffer;
-    tensor.shared = std::move(shares[place]);
-    out_[shared_[place]] = &tensor;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    made[i]->place = shared_[i].place;
+    made[i]->meeting.context = &context_;
+    made[i]->meeting.tensor = shared_[i].place;
+    made[i]->meeting.meets = true;
+    tensors[i]->gpu_buffer = descs_[which[i]].buffer;
+    tensors[i]->shared = std::move(made[i]);
+    out_[which[i]] = tensors[i];
   }
   return {};
 }
 
 // Those that the host's ranks do not share: all, or some.
 Status Context::GpuRegistration::register_rest() {
-  std::vector<tl_tensor_desc_t> descs;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < descs_.size(); ++i) {
-    if (std::ranges::find(shared_, i) != shared_.end()) continue;
-    which.push_back(i);
-    tl_tensor_desc_t& desc = descs.emplace_back(descs_[i]);
-    if (desc.positions == 0) desc.positions = static_cast<std::uint32_t>(descs_.size());
+    if (std::ranges::find(shared_, i, &Shared::index) == shared_.end()) which.push_back(i);
   }
-  if (descs.empty()) return {};
-  std::vector<tl_tensor_t*> tensors(descs.size());
-  TL_RETURN_IF_ERROR(register_part(set_, descs, tensors));
+  if (which.empty()) return {};
+  std::vector<tl_tensor_t*> tensors(which.size());
+  TL_RETURN_IF_ERROR(register_part(set_, descriptions(which), tensors));
   for (std::size_t i = 0; i < which.size(); ++i) out_[which[i]] = tensors[i];
   return {};
 }
 
-// Back to where nothing was registered; the memory stays.
+// Back to where nothing was registered.
 void Context::GpuRegistration::undo() {
-  group_.memory->unmap();
+  group_.mappings.close();
   for (; !group_.parts.empty(); group_.parts.pop_back())
     (void)context_.unregister_plain(*group_.parts.back(), name_);
-  shared_.clear();
-  memories_.clear();
 }
 
-// The shares first, and the meetings last: who unregisters these has nothing mapped any more.
-Status Context::unregister_on_gpus(GpuGroup& group, const std::string& name) {
+// The meetings last: who unregisters these has nothing mapped any more, and when all have, a rank may free its memory.
+Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
   for (; !group.parts.empty(); group.parts.pop_back()) {
-    if (group.parts.size() == 1) group.memory->unmap();
+    if (group.parts.size() == 1) group.mappings.close();
     TL_RETURN_IF_ERROR(unregister_plain(*group.parts.back(), name));
   }
-  gpus_->release(group.memory);
+  return {};
+}
+
+// ---- memory ----
+
+Result<void*> Context::allocate_on_gpu(int device, std::uint64_t bytes) {
+  TL_ASSIGN_OR_RETURN(const cuda::SharedMemory* memory, gpus_->allocate(device, bytes));
+  return reinterpret_cast<void*>(memory->pointer());
+}
+
+Status Context::release_on_gpu(void* memory) {
+  cuda::SharedMemory* found = gpus_->memory_of(memory, 1);
+  const auto refused = [](const std::string& why, const std::string& fix) {
+    return Status(Code::kInvalidArgument, "cannot free this memory of a GPU", why, fix);
+  };
+  if (found == nullptr || reinterpret_cast<void*>(found->pointer()) != memory)
+    return refused("it is not of tl_gpu_alloc", "pass what that has given, once");
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& tensor : tensors_) {
+      if (tensor->gpu_buffer != nullptr && found->holds(reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer), 1))
+        return refused("tensor '" + tensor->name + "' is registered in it", "unregister it first");
+    }
+  }
+  gpus_->release(found);
   return {};
 }
 

@@ -111,16 +111,16 @@ void Context::wait_for_streams(const std::string& name, std::unique_lock<std::mu
 
 Status Context::unregister_group(const ProcessSet& set, const std::string& name) {
   TL_RETURN_IF_ERROR(usable());
-  decltype(gpu_groups_)::node_type on_gpus;
+  decltype(gpu_groups_)::node_type shared;
   {
     std::lock_guard lock(mutex_);
-    on_gpus = gpu_groups_.extract(set.in_job(name));  // so that one thread is at it
+    shared = gpu_groups_.extract(set.in_job(name));  // so that one thread is at it
   }
-  if (on_gpus.empty()) return unregister_plain(set, name);
-  const Status status = unregister_on_gpus(on_gpus.mapped(), name);
+  if (shared.empty()) return unregister_plain(set, name);
+  const Status status = unregister_shared(shared.mapped(), name);
   if (!status.ok()) {
     std::lock_guard lock(mutex_);
-    gpu_groups_.insert(std::move(on_gpus));
+    gpu_groups_.insert(std::move(shared));
   }
   return status;
 }

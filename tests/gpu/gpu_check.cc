@@ -3,8 +3,8 @@
 // One rank of a job (`tensorlane run` starts it) that uses a GPU by the C interface. PART is "correctness" (all
 // operations bitwise as on host memory, registered tensors, random streams), "staging" (bandwidth beside a plain pinned
 // copy), "latency" (of small operations beside host memory and copies, of urgent ones behind bulk), "overlap"
-// (of copies with the network, two ranks on two hosts) or "cpu" (time of
-// the program's threads for each call). Rank 0 writes its figures to FILE as JSON. Exit status: 1 when a check fails.
+// (of copies with the network, two ranks on two hosts), "cpu" (time of the program's threads for each call) or "sharing"
+// (sums on the GPUs of two hosts' ranks, bitwise as on host memory, and how long they take). Rank 0 writes its figures to FILE as JSON. Exit status: 1 when a check fails.
 #include "gpu_check.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ namespace {
 [[noreturn]] void usage(const char* why) {
   std::fprintf(
       stderr,
-      "gpu_check: %s: usage: gpu_check correctness|staging|latency|overlap|cpu [--driver LIBRARY] [--largest BYTES] "
+      "gpu_check: %s: usage: gpu_check correctness|staging|latency|overlap|cpu|sharing [--driver LIBRARY] [--largest BYTES] "
       "[--seed N] [--brief] [--out FILE]\n",
       why);
   std::exit(2);
@@ -94,6 +94,9 @@ void run_part(Rank& rank) {
     measure_overlap(rank);
   } else if (part == "cpu") {
     measure_cpu(rank);
+  } else if (part == "sharing") {
+    check_sharing(rank);
+    measure_sharing(rank);
   } else {
     usage("no such part");
   }

@@ -125,10 +125,12 @@ const char* name_of(tl_op_t op);
 void check_operations(Rank& rank);
 void check_registered(Rank& rank);
 void check_streams(Rank& rank);
+void check_sharing(Rank& rank);
 void measure_staging(Rank& rank);
 void measure_latency(Rank& rank);
 void measure_overlap(Rank& rank);
 void measure_urgent(Rank& rank);
 void measure_cpu(Rank& rank);
+void measure_sharing(Rank& rank);
 
 }  // namespace tensorlane::gpu_check

@@ -50,6 +50,12 @@ def measured(part, ranks=1):
     return run
 
 
+def sharing(kit, seconds):
+    """Two hosts with two ranks each, all on one GPU."""
+    command = kit.gpu_check("sharing", "--largest", largest(kit), *brief(kit))
+    return require_right(kit.job(4, 2, command, seconds, environment={"TENSORLANE_GPU_SUMS": "1"}))
+
+
 def script(name, ranks, per_host=1):
     def run(kit, seconds):
         return kit.job(ranks, per_host, kit.python_command(name), seconds)
@@ -152,6 +158,7 @@ PARTS = (
     Part("staging", "bandwidth beside a plain pinned copy of the same size", False, 40, measured("staging")),
     Part("latency", "small operations beside host memory and plain copies; urgent behind bulk", False, 40, measured("latency")),
     Part("overlap", "a sum between two daemons beside one of host memory and plain copies", False, 40, measured("overlap", 2)),
+    Part("sharing", "sums of a host's ranks on their GPU, as on host memory; beside tensors that each rank copies", True, 90, sharing),
     Part("cpu", "time of the program's threads for each call", False, 30, measured("cpu")),
     Part("idle", "a training loop with and without an idle daemon and joined job", False, 60, script("rank_idle.py", 1)),
     Part("peers", "two daemons beside Gloo and NCCL over sockets, two ranks on one GPU", False, 170, peers),

@@ -73,6 +73,13 @@ def of_overlap(figures):
         yield Row(f"allreduce of {size(int(bytes_))}, two daemons", times(each["gpu_memory_us"]), beside, f"{each['ratio']:.2f}")
 
 
+def of_sharing(figures):
+    yield Row("sums of a host's ranks on their GPU", f"{figures['checked']} checks, {figures['wrong']} wrong", "host memory")
+    for bytes_, each in figures["sharing"].items():
+        yield Row(f"allreduce of {size(int(bytes_))}, two hosts with two ranks each", times(each["shared_us"]),
+                  f"each rank copies all of it: {times(each['copied_us'])}", f"{each['ratio']:.2f}")
+
+
 def of_cpu(figures):
     for bytes_, each in figures["cpu"].items():
         for way, cost in each.items():
@@ -116,7 +123,7 @@ def of_cores(figures):
 
 ROWS = {
     "operations_one_daemon": of_operations, "operations_two_daemons": of_operations, "calls": of_calls, "training": of_training, "staging": of_staging,
-    "latency": of_latency, "overlap": of_overlap, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
+    "latency": of_latency, "overlap": of_overlap, "sharing": of_sharing, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
 }
 
 

@@ -129,8 +129,10 @@ void FakeDaemon::join(ports::JoinRequest request) {
   job.world_size = request.world_size;
   job.members.push_back({request.session, request.rank, std::move(request.client)});
   if (job.members.size() < job.world_size) return;
-  for (const Member& member : job.members)
-    server_.joined(member.session, ports::JoinInfo{Epoch(1), hosts_.load(), HostIndex(0), detection_});
+  for (const Member& member : job.members) {
+    const std::string host = "h" + std::to_string(member.rank * hosts_ / job.world_size);
+    server_.joined(member.session, ports::JoinInfo{Epoch(1), hosts_.load(), HostIndex(0), detection_, host});
+  }
   eventfd_write(wake_.get(), 1);
 }
 
@@ -292,11 +294,13 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
       }
     }
   } else if (t.body.operation == Op::kAllgather) {
+    std::size_t at = 0;
     for (auto& [from, bytes] : t.buffers) {
-      const std::size_t share = bytes.size() / job.world_size;
+      const std::size_t share = bytes.size() / t.ranks;
       for (auto& [to, other] : t.buffers) {
-        if (from != to) std::memcpy(other.data() + from * share, bytes.data() + from * share, share);
+        if (from != to) std::memcpy(other.data() + at, bytes.data() + at, share);
       }
+      at += share;
     }
   }
   ++t.done;

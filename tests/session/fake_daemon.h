@@ -65,7 +65,8 @@ class FakeDaemon final : public ports::JobControl {
 
   // What control has been told about sessions that went; waits up to 10 s for the n-th.
   std::vector<Status> leaves(std::size_t at_least);
-  // Of the jobs that come together from now on: hosts, as far as their clients hear of it.
+  // Of the jobs that come together from now on: hosts, as far as their clients hear of it. Ranks are on h0, h1... in
+  // equal numbers, as far as that goes.
   void set_hosts(std::uint32_t hosts) { hosts_ = hosts; }
   // What this rank has said of parts of its operation on this tensor of the job, since its last one was done: a mask.
   std::uint64_t parts_of(const std::string& job, const std::string& tensor, std::uint32_t rank);

@@ -212,6 +212,17 @@ TL_API tl_status_t tl_free(tl_context_t* context, void* memory);
 /* 1 when [memory, memory + bytes) lies in an arena of the context, else 0. */
 TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes);
 
+/* Memory of the GPU that has this number in the process (cudaGetDevice), in whole units of 2 MiB, with anything in it.
+ * It is as good as any other of that GPU; besides, where TENSORLANE_GPU_SUMS is 1 on all ranks, the ranks of a host
+ * share registered tensors that lie in it: allreduces of 256 KiB and more, of a job or process set that spans hosts and
+ * has the same number of ranks on each, two to sixteen. Each of these sums a part of the tensor on its GPU, reading the
+ * others' by CUDA IPC, and only that part passes the host's memory. Results have the same bits. tl_gpu_status() says of
+ * each group whether it is so, and why not. What tl_finalize() finds is kept for later contexts of this process, and
+ * may be used until then. Errors: invalid argument, resource exhausted, unavailable (no driver, or an old one). */
+TL_API tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void** memory);
+/* Null is ignored. Errors: invalid argument (not from tl_gpu_alloc, or a registered tensor lies in it). */
+TL_API tl_status_t tl_gpu_free(tl_context_t* context, void* memory);
+
 /* One tensor of a group. `buffer` null: the library allocates one. Everything but `buffer` must be the same on all
  * ranks. */
 typedef struct {

@@ -328,7 +328,7 @@ Error_ Device::put(Way way, const Transfer& transfer, const Pieces::Slice& slice
 
 // A slice of this rank's share becomes the sum of all ranks' buffers there.
 Error_ Device::put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const {
-  constexpr unsigned kThreads = 256, kMostBlocks = 1024;
+  constexpr unsigned kMostBlocks = 1024;
   constexpr std::uint64_t kBytesOfThread = 16;
   const Shares& shares = *transfer.shares;
   const std::uint64_t offset = shares.ranges[shares.self].offset + slice.offset;
@@ -339,9 +339,9 @@ Error_ Device::put_sum(const Transfer& transfer, const Pieces::Slice& slice, Str
   std::uint64_t elements = slice.bytes / shares.element_bytes;
   double divisor = shares.divisor;
   void* parameters[] = {&sum, &sources, &count, &elements, &divisor};
-  const std::uint64_t blocks = slice.bytes / (kThreads * kBytesOfThread) + 1;
+  const std::uint64_t blocks = slice.bytes / (kKernelThreads * kBytesOfThread) + 1;
   return driver_.launch(shares.kernel, static_cast<unsigned>(std::min<std::uint64_t>(blocks, kMostBlocks)), 1, 1,
-                        kThreads, 1, 1, 0, stream, parameters, nullptr);
+                        kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
 }
 
 // The others' shares of the result come into this rank's buffer.

@@ -25,26 +25,22 @@ Result<Device*> Gpus::device_of(const void* memory, std::uint64_t bytes, const s
   return open_locked(ordinal);
 }
 
-Result<Device*> Gpus::current_device() {
+Result<SharedMemory*> Gpus::allocate(int ordinal, std::uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (driver_ == nullptr) {
     TL_ASSIGN_OR_RETURN(driver_, Driver::load());
   }
-  Device_ current = 0;
-  const Error_ error = driver_->current_device != nullptr ? driver_->current_device(&current) : kNotSupported;
-  if (error != kSuccess) {
-    return Status(Code::kInvalidArgument, "no GPU is selected in this thread",
-                  driver_->error(error, "cuCtxGetDevice", "memory that tensorlane is to allocate").what(),
-                  "call cudaSetDevice (torch.cuda.set_device) first, or pass a buffer");
-  }
-  return open_locked(current);  // the driver's handle of a device is its number
-}
-
-Result<SharedMemory*> Gpus::allocate(Device& device, std::uint64_t bytes) {
-  TL_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, SharedMemory::allocate(device, bytes));
-  std::lock_guard lock(mutex_);
+  TL_ASSIGN_OR_RETURN(Device * device, open_locked(ordinal));
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, SharedMemory::allocate(*device, bytes));
   memories_.push_back(std::move(memory));
   return memories_.back().get();
+}
+
+SharedMemory* Gpus::memory_of(const void* first, std::uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(
+      memories_, [&](const auto& memory) { return memory->holds(reinterpret_cast<DevicePointer>(first), bytes); });
+  return found != memories_.end() ? found->get() : nullptr;
 }
 
 void Gpus::release(SharedMemory* memory) {

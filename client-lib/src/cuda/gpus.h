@@ -32,12 +32,12 @@ class Gpus {
   Result<Device*> device_of(const void* memory, std::uint64_t bytes, const std::string& what);
   // Pins the whole pages of `memory` for all GPUs, once. Errors: ResourceExhausted, what the driver says.
   Status pin(std::span<std::byte> memory, Device& device);
-  // The GPU whose context is the calling thread's, opened. Errors: InvalidArgument (there is none), Unavailable,
-  // ResourceExhausted.
-  Result<Device*> current_device();
-  // Memory on a GPU, which stays until release(). Errors: SharedMemory::allocate().
-  Result<SharedMemory*> allocate(Device& device, std::uint64_t bytes);
-  // Nobody else has it mapped any more.
+  // Memory on the GPU of this number in the process, which stays until release(). Errors: as device_of(), and
+  // SharedMemory::allocate().
+  Result<SharedMemory*> allocate(int ordinal, std::uint64_t bytes);
+  // The memory of allocate() that holds all of this; null: none does.
+  SharedMemory* memory_of(const void* first, std::uint64_t bytes) const;
+  // Nobody has it mapped or uses it any more.
   void release(SharedMemory* memory);
   // Stager::is_stuck(); waits for no lock.
   bool is_stuck(Time time) const {

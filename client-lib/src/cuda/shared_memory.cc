@@ -82,7 +82,6 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std
 }
 
 SharedMemory::~SharedMemory() {
-  unmap();
   if (pointer_ == 0) return;
   // Its GPU's context stays, so that the memory does.
   if (device_.keep_context()) {
@@ -91,11 +90,12 @@ SharedMemory::~SharedMemory() {
   }
 }
 
-Result<MemoryAddress> SharedMemory::address() const {
+Result<MemoryAddress> SharedMemory::address(DevicePointer pointer) const {
   MemoryAddress address;
   std::memcpy(address.process, process_mark(), sizeof address.process);
   address.device = device_.ordinal();
-  address.pointer = pointer_;
+  address.pointer = pointer;
+  address.offset = pointer - pointer_;
   const Current current(device_);
   TL_RETURN_IF_ERROR(current.status());
   const Error_ error = device_.driver().ipc_export(&address.handle, pointer_);
@@ -103,32 +103,32 @@ Result<MemoryAddress> SharedMemory::address() const {
   return address;
 }
 
-Result<DevicePointer> SharedMemory::map(const MemoryAddress& other) {
-  if (std::memcmp(other.process, process_mark(), sizeof other.process) == 0) {
-    if (other.device == device_.ordinal()) return other.pointer;
-    return Status(Code::kUnavailable, "two ranks of one process are on two GPUs",
-                  device_.where() + " and GPU " + std::to_string(other.device), "start a process for each rank");
-  }
-  constexpr unsigned kEnablePeerAccess = 1;
-  const Current current(device_);
-  TL_RETURN_IF_ERROR(current.status());
-  DevicePointer pointer = 0;
-  const Error_ error = device_.driver().ipc_open(&pointer, other.handle, kEnablePeerAccess);
-  if (error != kSuccess) return device_.driver().error(error, "cuIpcOpenMemHandle", device_.where());
-  mapped_.push_back(pointer);
-  return pointer;
-}
-
-void SharedMemory::unmap() {
-  if (mapped_.empty()) return;
-  const Current current(device_);
-  for (const DevicePointer pointer : std::exchange(mapped_, {})) (void)device_.driver().ipc_close(pointer);
-}
-
 void SharedMemory::free() {
-  unmap();
   const Current current(device_);
   (void)device_.driver().memory_free(std::exchange(pointer_, 0));
+}
+
+Result<DevicePointer> Mappings::open(const Device& device, const MemoryAddress& other) {
+  if (std::memcmp(other.process, process_mark(), sizeof other.process) == 0) {
+    if (other.device == device.ordinal()) return other.pointer;
+    return Status(Code::kUnavailable, "two ranks of one process are on two GPUs",
+                  device.where() + " and GPU " + std::to_string(other.device), "start a process for each rank");
+  }
+  constexpr unsigned kEnablePeerAccess = 1;
+  const Current current(device);
+  TL_RETURN_IF_ERROR(current.status());
+  DevicePointer memory = 0;
+  const Error_ error = device.driver().ipc_open(&memory, other.handle, kEnablePeerAccess);
+  if (error != kSuccess) return device.driver().error(error, "cuIpcOpenMemHandle", device.where());
+  mappings_.push_back({&device, memory});
+  return memory + other.offset;
+}
+
+void Mappings::close() {
+  for (const auto& [device, pointer] : std::exchange(mappings_, {})) {
+    const Current current(*device);
+    (void)device->driver().ipc_close(pointer);
+  }
 }
 
 }  // namespace tensorlane::client::cuda

@@ -1,0 +1,304 @@
+// Tensors in GPU memory of the library's own, which the ranks of a host share: four ranks on two hosts, each a thread,
+// and the fake driver. Between processes: tests/gpu.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "fake_daemon.h"
+#include "gpu_program.h"
+
+namespace tensorlane::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kLarge = 2 << 20, kSmall = 1000;  // floats
+
+// A tensor in memory of tl_gpu_alloc.
+tl_tensor_desc_t of_library(tl_context_t* context, const char* name, std::uint64_t count) {
+  void* memory = nullptr;
+  EXPECT_EQ(tl_gpu_alloc(context, 0, count * sizeof(float), &memory), TL_OK) << tl_last_error();
+  tl_tensor_desc_t desc = tensor_desc(name, memory, count);
+  desc.memory = TL_MEMORY_CUDA;
+  return desc;
+}
+
+void give_back(tl_context_t* context, const char* group, std::span<tl_tensor_t* const> tensors) {
+  std::vector<void*> buffers;
+  for (const tl_tensor_t* tensor : tensors) buffers.push_back(tl_tensor_buffer(tensor));
+  EXPECT_EQ(tl_unregister(context, group), TL_OK) << tl_last_error();
+  for (void* buffer : buffers) EXPECT_EQ(tl_gpu_free(context, buffer), TL_OK) << tl_last_error();
+}
+
+std::span<float> floats_of(const tl_tensor_t* tensor, std::size_t count) {
+  return {static_cast<float*>(tl_tensor_buffer(tensor)), count};
+}
+
+// What a rank contributes; sums of four of them are exact.
+float input(int rank, std::size_t at, int round) {
+  return static_cast<float>((at * 7 + static_cast<std::size_t>(rank) * 13 + static_cast<std::size_t>(round) * 3) % 1000);
+}
+// The fake lane doubles what it sums.
+float output(int world, std::size_t at, int round) {
+  float sum = 0;
+  for (int rank = 0; rank < world; ++rank) sum += input(rank, at, round);
+  return 2 * sum;
+}
+
+class GpuSharing : public ::testing::Test {
+ protected:
+  GpuSharing() {
+    setenv("TENSORLANE_GPU_SUMS", "1", 1);
+    daemon.set_hosts(2);
+  }
+  ~GpuSharing() override { unsetenv("TENSORLANE_GPU_SUMS"); }
+
+  // Runs every rank in a thread, with a context of its own.
+  void run(int world, const std::function<void(int, const ClientContext&)>& rank_program) {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < world; ++rank) {
+      ranks.emplace_back([this, rank, world, &rank_program] {
+        const ClientContext context(daemon.socket(), "job", rank, world);
+        ASSERT_EQ(context.status(), TL_OK) << context.error();
+        rank_program(rank, context);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+  static tl_tensor_t* registered_here(tl_context_t* context, std::uint64_t count, const char* name = "x",
+                                      tl_op_t op = TL_SUM) {
+    tl_tensor_desc_t desc = of_library(context, name, count);
+    desc.op = op;
+    tl_tensor_t* tensor = nullptr;
+    EXPECT_EQ(tl_register(context, name, &desc, 1, &tensor), TL_OK) << tl_last_error();
+    return tensor;
+  }
+  static nlohmann::json group_of(tl_context_t* context) {
+    const char* json = nullptr;
+    EXPECT_EQ(tl_gpu_status(context, &json), TL_OK);
+    return nlohmann::json::parse(json).at("groups").at(0);
+  }
+  // An operation whose input a kernel of the stream writes, and whose result another one of it reads.
+  static void expect_sum(int rank, int world, tl_tensor_t* tensor, std::size_t count, const Stream& stream, int round) {
+    const std::span<float> floats = floats_of(tensor, count);
+    stream.run([=] {
+      for (std::size_t i = 0; i < count; ++i) floats[i] = input(rank, i, round);
+    });
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+    std::size_t wrong = 0;
+    stream.run([&] {
+      for (std::size_t i = 0; i < count; ++i) wrong += floats[i] == output(world, i, round) ? 0 : 1;
+    });
+    stream.synchronize();
+    EXPECT_EQ(wrong, 0U) << "round " << round;
+  }
+  static std::uint64_t bytes_of(int direction) {
+    std::uint64_t bytes = 0;
+    for (const FakeCudaCopy& copy : Gpu::driver().all_copies()) bytes += copy.direction == direction ? copy.bytes : 0;
+    return bytes;
+  }
+
+  const Gpu gpu{1, std::chrono::microseconds(20)};
+  FakeDaemon daemon;
+};
+
+TEST_F(GpuSharing, TheHostsRanksSumOnTheirGpus) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge);
+    EXPECT_EQ(group_of(context).at("not_shared_because"), "");
+    EXPECT_TRUE(group_of(context).at("shared"));
+    for (int round = 0; round < 3; ++round) expect_sum(rank, 4, tensor, kLarge, stream, round);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+  // Each byte of a host's sum passed to the host once, and was summed once.
+  EXPECT_EQ(bytes_of(kFakeCudaOut), 3 * 2 * kLarge * 4);
+  EXPECT_EQ(bytes_of(kFakeCudaIn), 3 * 2 * kLarge * 4);
+  EXPECT_EQ(bytes_of(kFakeCudaKernel), 3 * 2 * kLarge * 4);
+  EXPECT_EQ(bytes_of(kFakeCudaWithin), 3 * 2 * kLarge * 4);
+  EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 0);
+}
+
+TEST_F(GpuSharing, SmallTensorsOfAGroupAreNotShared) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    const std::array descs = {of_library(context, "small", kSmall), of_library(context, "large", kLarge),
+                              of_library(context, "odd", kLarge / 8 + 3)};
+    std::array<tl_tensor_t*, 3> tensors{};
+    ASSERT_EQ(tl_register(context, "group", descs.data(), descs.size(), tensors.data()), TL_OK) << tl_last_error();
+    for (int round = 0; round < 3; ++round) {
+      expect_sum(rank, 4, tensors[0], kSmall, stream, round);
+      expect_sum(rank, 4, tensors[1], kLarge, stream, round);
+      expect_sum(rank, 4, tensors[2], kLarge / 8 + 3, stream, round);
+    }
+    give_back(context, "group", tensors);
+    EXPECT_EQ(tl_unregister(context, "group"), TL_ERROR_NOT_FOUND);
+  });
+  EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 0);
+}
+
+// A program that is far ahead of the GPU.
+TEST_F(GpuSharing, OperationsOfATensorFollowOneAnother) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge / 8);
+    const std::span<float> floats = floats_of(tensor, kLarge / 8);
+    stream.run([=] { std::ranges::fill(floats, static_cast<float>(rank + 1)); });
+    for (int i = 0; i < 5; ++i) {
+      tl_request_t* request = nullptr;
+      ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+      ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+    }
+    float first = 0, last = 0;
+    stream.run([&] {
+      first = floats.front();
+      last = floats.back();
+    });
+    stream.synchronize();
+    EXPECT_EQ(first, 20 * 8 * 8 * 8 * 8);  // 2 * (1 + 2 + 3 + 4), and then four times 2 * 4 ranks
+    EXPECT_EQ(last, first);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+}
+
+TEST_F(GpuSharing, AnAverageIsDividedOnceByTheHostsRanks) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge, "x", TL_AVERAGE);
+    const std::span<float> floats = floats_of(tensor, kLarge);
+    stream.run([=] { std::ranges::fill(floats, static_cast<float>(rank)); });
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    EXPECT_EQ(floats.front(), 6);  // the fake lane does not divide: 2 * (0 + 1 + 2 + 3) / 2
+    EXPECT_EQ(floats.back(), 6);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+}
+
+struct NotShared {
+  const char* name;
+  int world, hosts;
+  bool in_librarys_memory;
+  const char* why;
+};
+
+class GpuNotShared : public GpuSharing, public ::testing::WithParamInterface<NotShared> {};
+
+TEST_P(GpuNotShared, TheWayIsTheOldOneAndTheReasonIsSaid) {
+  const NotShared& c = GetParam();
+  daemon.set_hosts(static_cast<std::uint32_t>(c.hosts));
+  run(c.world, [&](int rank, const ClientContext& context) {
+    const Stream stream;
+    const DeviceMemory memory(kLarge / 2);
+    const bool last = rank == c.world - 1;  // one is enough
+    tl_tensor_t* tensor = c.in_librarys_memory || !last ? registered_here(context, kLarge / 8)
+                                                        : registered_on_gpu(context, "x", memory);
+    EXPECT_THAT(group_of(context).at("not_shared_because").get<std::string>(), HasSubstr(c.why));
+    expect_sum(rank, c.world, tensor, kLarge / 8, stream, 1);
+    void* buffer = tl_tensor_buffer(tensor);
+    EXPECT_EQ(tl_gpu_free(context, buffer), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_unregister(context, "x"), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_gpu_free(context, buffer) == TL_OK, buffer != memory.data());
+  });
+  EXPECT_EQ(bytes_of(kFakeCudaKernel), 0U);
+  EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Reasons, GpuNotShared,
+    ::testing::Values(NotShared{"Elsewhere", 4, 2, false, "rank 3 on host 'h1': tensor 'x' is not in memory of tl_gpu_alloc"},
+                      NotShared{"OneHost", 2, 1, true, "all ranks are on one host"},
+                      NotShared{"OneRankEach", 2, 2, true, "each host has one rank"},
+                      NotShared{"Uneven", 3, 2, true, "hosts have different numbers of ranks"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Whatever the driver refuses while ranks find out whether they can share, they do not, and say why.
+TEST_F(GpuSharing, WhatOneRankCannotNobodyDoes) {
+  for (const char* symbol : {"cuIpcGetMemHandle", "cuModuleLoadData", "cuModuleGetFunction"}) {
+    Gpu::driver().fail(symbol, 1, 999);
+    run(4, [&](int rank, const ClientContext& context) {
+      const Stream stream;
+      tl_tensor_t* tensor = registered_here(context, kLarge / 8);
+      EXPECT_THAT(group_of(context).at("not_shared_because").get<std::string>(), HasSubstr(symbol));
+      expect_sum(rank, 4, tensor, kLarge / 8, stream, 1);
+      give_back(context, "x", std::span(&tensor, 1));
+    });
+  }
+  EXPECT_EQ(bytes_of(kFakeCudaKernel), 0U);
+}
+
+TEST_F(GpuSharing, WithoutMemoryTheErrorSaysSo) {
+  daemon.set_hosts(1);
+  run(1, [](int, const ClientContext& context) {
+    void* memory = nullptr;
+    Gpu::driver().fail("cuMemAlloc_v2", 1, 2);
+    EXPECT_EQ(tl_gpu_alloc(context, 0, 4096, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
+    EXPECT_THAT(tl_last_error(), HasSubstr("cuMemAlloc failed"));
+    EXPECT_EQ(tl_gpu_alloc(context, 7, 4096, &memory), TL_ERROR_UNAVAILABLE);
+    EXPECT_EQ(tl_gpu_alloc(context, -1, 4096, &memory), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_gpu_alloc(context, 0, 0, &memory), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_gpu_free(context, &memory), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_gpu_free(context, nullptr), TL_OK);
+  });
+}
+
+// Nothing is asked, and nothing is shared, unless all ranks say so.
+TEST_F(GpuSharing, TheVariableTurnsItOn) {
+  unsetenv("TENSORLANE_GPU_SUMS");
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge / 8);
+    expect_sum(rank, 4, tensor, kLarge / 8, stream, 1);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+  EXPECT_EQ(bytes_of(kFakeCudaKernel), 0U);
+}
+
+// The job fails while shares are on their way: no stream hangs, and all of the result says that it is none.
+TEST_F(GpuSharing, AnErrorFillsTheWholeResult) {
+  for (const char* symbol : {"cuLaunchKernel", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"}) {
+    Gpu::driver().fail(symbol, 2, 999);
+    std::mutex mutex;
+    std::vector<std::string> errors;
+    run(4, [&](int, const ClientContext& context) {
+      const Stream stream;
+      tl_tensor_t* tensor = registered_here(context, kLarge);
+      const std::span<float> floats = floats_of(tensor, kLarge);
+      stream.run([=] { std::ranges::fill(floats, 1.F); });
+      tl_request_t* request = nullptr;
+      ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+      ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+      std::size_t numbers = 0;
+      stream.run([&] { numbers = std::ranges::count_if(floats, [](float each) { return each == each; }); });
+      stream.synchronize();
+      EXPECT_EQ(numbers, 0U);
+      EXPECT_NE(tl_post_on(&tensor, 1, stream, &request), TL_OK);
+      std::lock_guard lock(mutex);
+      errors.emplace_back(tl_last_error());
+    });
+    EXPECT_THAT(errors, ::testing::Contains(HasSubstr(std::string(symbol).substr(0, std::string(symbol).find("_v2")))));
+  }
+}
+
+// What a job that has failed leaves behind, the next one of the process uses.
+TEST_F(GpuSharing, MemoryThatOthersMayStillHaveMappedIsKeptAndUsedAgain) {
+  for (int i = 0; i < 3; ++i) {
+    run(4, [](int rank, const ClientContext& context) {
+      const Stream stream;
+      expect_sum(rank, 4, registered_here(context, kLarge / 8), kLarge / 8, stream, 1);
+    });
+    EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 4);
+  }
+}
+
+}  // namespace
+}  // namespace tensorlane::test
