@@ -10,14 +10,16 @@ namespace ours = tensorlane::client::cuda;
 static_assert(std::is_same_v<ours::DevicePointer, CUdeviceptr> && std::is_same_v<ours::Stream_, CUstream> &&
               std::is_same_v<ours::Event_, CUevent> && std::is_same_v<ours::Context_, CUcontext> &&
               std::is_same_v<ours::Device_, CUdevice>);
-static_assert(sizeof(ours::Uuid) == sizeof(CUuuid) && sizeof(ours::Error_) == sizeof(CUresult));
+static_assert(sizeof(ours::Uuid) == sizeof(CUuuid) && sizeof(ours::IpcHandle) == sizeof(CUipcMemHandle) &&
+              alignof(ours::IpcHandle) == alignof(CUipcMemHandle) && sizeof(ours::Error_) == sizeof(CUresult));
 static_assert(ours::kSuccess == CUDA_SUCCESS && ours::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&
               ours::kNotReady == CUDA_ERROR_NOT_READY && ours::kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
 static_assert(ours::kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               ours::kEventDisableTiming == CU_EVENT_DISABLE_TIMING &&
               ours::kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE &&
               ours::kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP &&
-              ours::kWaitValueGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ);
+              ours::kWaitValueGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ &&
+              ours::kIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(ours::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               ours::kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               ours::kPointerRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
@@ -34,11 +36,21 @@ template <typename T>
 struct Passed {
   using Type = std::conditional_t<std::is_enum_v<T>, int, T>;
 };
+template <>
+struct Passed<CUuuid> {
+  using Type = ours::Uuid;
+};
+template <>
+struct Passed<CUipcMemHandle> {
+  using Type = ours::IpcHandle;
+};
 template <typename T>
 struct Passed<T*> {
-  using Bare = std::remove_const_t<T>;
-  using Type =
-      std::conditional_t<std::is_enum_v<Bare>, int*, std::conditional_t<std::is_same_v<Bare, CUuuid>, ours::Uuid*, T*>>;
+  using Type = typename Passed<T>::Type*;
+};
+template <typename T>
+struct Passed<const T> {
+  using Type = const typename Passed<T>::Type;
 };
 template <typename T>
 struct Signature;

@@ -15,6 +15,7 @@ using client::cuda::Context_;
 using client::cuda::Device_;
 using client::cuda::DevicePointer;
 using client::cuda::Event_;
+using client::cuda::IpcHandle;
 using client::cuda::Stream_;
 using client::cuda::Uuid;
 
@@ -30,6 +31,7 @@ using client::cuda::Uuid;
   X(cuDevicePrimaryCtxRelease_v2, (Device_ device))                                                  \
   X(cuCtxPushCurrent_v2, (Context_ context))                                                         \
   X(cuCtxPopCurrent_v2, (Context_ * context))                                                        \
+  X(cuCtxGetDevice, (Device_ * device))                                                              \
   X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                  \
   X(cuCtxGetStreamPriorityRange, (int* least, int* greatest))                                        \
   X(cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))                       \
@@ -41,6 +43,11 @@ using client::cuda::Uuid;
   X(cuEventDestroy_v2, (Event_ event))                                                               \
   X(cuEventRecord, (Event_ event, Stream_ stream))                                                   \
   X(cuEventQuery, (Event_ event))                                                                    \
+  X(cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                                     \
+  X(cuMemFree_v2, (DevicePointer pointer))                                                           \
+  X(cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                                  \
+  X(cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcHandle handle, unsigned flags))              \
+  X(cuIpcCloseMemHandle, (DevicePointer pointer))                                                    \
   X(cuMemHostRegister_v2, (void* memory, std::size_t bytes, unsigned flags))                         \
   X(cuMemHostUnregister, (void* memory))                                                             \
   X(cuMemHostAlloc, (void** memory, std::size_t bytes, unsigned flags))                              \

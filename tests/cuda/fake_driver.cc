@@ -274,6 +274,8 @@ int64_t fake_cuda_alive(const char* what) {
   if (word == "registered_ranges") return ranges(MemoryKind::kRegistered);
   if (word == "host_allocations") return ranges(MemoryKind::kHostAllocated);
   if (word == "device_allocations") return ranges(MemoryKind::kAllocated) + ranges(MemoryKind::kAdopted);
+  if (word == "driver_allocations") return ranges(MemoryKind::kDriverAllocated);
+  if (word == "imports") return ranges(MemoryKind::kImported);
   if (word == "pushed_contexts") return all.pushed_contexts;
   if (word == "threads") return all.threads();
   int64_t count = 0;

@@ -13,14 +13,15 @@
 //   that returns success. The driver's own lock orders nothing that the thread sanitizer sees, so that a race of the
 //   program under test shows; TENSORLANE_FAKE_CUDA=watch_self=1 shows the lock, to look for races of this driver.
 // - Entry points that need a current context want one even where NVIDIA's happen to work without. These work without:
-//   cuEventQuery, cuStreamIsCapturing of a stream that was created, and cuPointerGetAttribute.
-// - An error of an operation that runs, and fake_cuda_break_device, is sticky: all calls that touch the device's
-// context
-//   return it from then on, and what its streams hold is discarded. Calls that give something back (destroy, release,
-//   unregister, free, pop) still do so, and return the error.
+//   cuEventQuery, cuStreamIsCapturing of a stream that was created, and cuPointerGetAttribute. cuCtxGetDevice without
+//   one returns CUDA_ERROR_INVALID_CONTEXT (201), which is no violation.
+// - An error of an operation that runs, and fake_cuda_break_device, is sticky: all calls that touch the context of the
+//   device return it from then on, and what its streams hold is discarded. Calls that give something back (destroy,
+//   release, unregister, free, close, pop) still do so, and return the error.
+// - Memory of cuMemAlloc is a file without a name, which other processes with this driver map (cuIpcOpenMemHandle).
+//   Memory that is freed while they have it open is filled with a pattern. One allocation has 1 GiB at most.
 // - Contexts outlive their last release, as they do under a framework that holds a reference; using one that the
-// program
-//   does not retain is a violation.
+//   program does not retain is a violation.
 //
 // A *violation* is a use that the interface forbids or that is a mistake for a library that copies asynchronously. It
 // is recorded as a text; the call returns what NVIDIA's driver returns. Copies between device memory and host memory
@@ -69,8 +70,8 @@ struct FakeCudaStream {
 
 // Everything anew: no streams, events, contexts, memory, violations, faults or log. Waits for the streams' threads to
 // end (a function of fake_cuda_launch that runs has to return), and discards what they hold. Each operation waits for
-// 0..max_delay_ns before it runs. Memory of fake_cuda_malloc and cuMemHostAlloc that is left is freed. No other thread
-// may be in a call.
+// 0..max_delay_ns before it runs. Memory of fake_cuda_malloc, cuMemAlloc and cuMemHostAlloc that is left is freed, and
+// what is imported is given back. No other thread may be in a call.
 FAKE_CUDA_EXPORT void fake_cuda_reset(uint64_t seed, uint64_t max_delay_ns, int devices);
 // Of streams created from now on, those of one device and priority share n queues, in turns, as with
 // CUDA_DEVICE_MAX_CONNECTIONS: operations of all streams of a queue run in the order in which they were put, so that
@@ -122,7 +123,7 @@ FAKE_CUDA_EXPORT size_t fake_cuda_streams(struct FakeCudaStream* streams, size_t
 // CUDA_ERROR_CAPTURED_EVENT (907). With `global` != 0 (the mode
 // that PyTorch uses unless asked for another) the following are forbidden too, to every thread that has not called
 // cuThreadExchangeStreamCaptureMode for another mode than global: cuEventQuery, cuMemHostRegister, cuMemHostUnregister,
-// cuMemHostAlloc and cuMemFreeHost.
+// cuMemHostAlloc, cuMemFreeHost, cuMemAlloc, cuMemFree, cuIpcOpenMemHandle and cuIpcCloseMemHandle.
 FAKE_CUDA_EXPORT int fake_cuda_begin_capture(void* stream, int global);
 FAKE_CUDA_EXPORT int fake_cuda_end_capture(void* stream);
 
@@ -148,7 +149,8 @@ FAKE_CUDA_EXPORT size_t fake_cuda_violations(void);
 FAKE_CUDA_EXPORT const char* fake_cuda_violation(size_t index);
 // How many there are of "streams" and "events" (created by the library and not destroyed), "registered_ranges",
 // "host_allocations", "retained_contexts" (retains less releases), "pushed_contexts" (pushes less pops, of all
-// threads), "device_allocations" (of fake_cuda_malloc and fake_cuda_adopt), "queued" (operations that have not ended)
+// threads), "device_allocations" (of fake_cuda_malloc and fake_cuda_adopt), "driver_allocations" (of cuMemAlloc),
+// "imports" (memory of other processes that is open here), "queued" (operations that have not ended)
 // and "threads" (of streams). -1: another word.
 FAKE_CUDA_EXPORT int64_t fake_cuda_alive(const char* what);
 // Copies at most `capacity` of the log of copies and fills, in the order in which they were put. Returns how many there

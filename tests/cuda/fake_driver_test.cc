@@ -7,80 +7,12 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <optional>
 #include <thread>
 
-#include "fake_cuda.h"
+#include "fake_fixture.h"
 
 namespace tensorlane::fake_cuda {
 namespace {
-
-using client::cuda::Event_;
-using client::cuda::Stream_;
-
-constexpr int kInvalidValue = 1, kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600, kIllegalAddress = 700,
-              kLaunchFailed = 719;
-
-std::uint64_t address_of(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer);
-}
-
-// Plays the part of a library that has one context current.
-class FakeDriver : public testing::Test {
- protected:
-  FakeDriver() { start(1, 20'000); }
-  ~FakeDriver() override { fake_.reset(1, 0, 1); }
-
-  void SetUp() override { host_.assign(1 << 16, std::byte{0}); }
-
-  void start(std::uint64_t seed, std::uint64_t delay_ns, int devices = 2) {
-    context_.reset();
-    fake_.reset(seed, delay_ns, devices);
-    context_.emplace();
-  }
-
-  Stream_ new_stream(int priority = 0) {
-    Stream_ stream = nullptr;
-    EXPECT_EQ(driver_.stream_create(&stream, 1, priority), 0);
-    return stream;
-  }
-
-  Event_ new_event() {
-    Event_ event = nullptr;
-    EXPECT_EQ(driver_.event_create(&event, 2), 0);
-    return event;
-  }
-
-  void* pin() {
-    EXPECT_EQ(driver_.host_register(host_.data(), host_.size(), 3), 0);
-    return host_.data();
-  }
-
-  int wait(Event_ event) {
-    for (;;) {
-      const int error = driver_.event_query(event);
-      if (error != kNotReady) return error;
-      std::this_thread::yield();
-    }
-  }
-
-  // There is one violation, with this in its text.
-  void expect_violation(const std::string& part) {
-    ASSERT_EQ(fake_.violations(), 1u) << testing::PrintToString(fake_.all_violations());
-    EXPECT_NE(std::string(fake_.violation(0)).find(part), std::string::npos) << fake_.violation(0);
-  }
-
-  void expect_clean() {
-    EXPECT_EQ(fake_.violations(), 0u) << testing::PrintToString(fake_.all_violations());
-    context_.reset();
-    EXPECT_EQ(fake_.leaks(), "");
-  }
-
-  const FakeCuda& fake_ = FakeCuda::get();
-  const client::cuda::Driver& driver_ = fake_.driver;
-  std::optional<CurrentContext> context_;
-  std::vector<std::byte> host_;
-};
 
 TEST_F(FakeDriver, IsWhatTheLibraryLoads) {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW);

@@ -61,7 +61,7 @@ std::shared_ptr<Event> Entry::event(void* handle) {
   return nullptr;
 }
 
-std::shared_ptr<Range> Entry::pinned(MemoryKind kind, void* memory, int missing) {
+std::shared_ptr<Range> Entry::range(MemoryKind kind, void* memory, int missing) {
   auto range = state_.memory.starting_at(memory);
   if (range != nullptr && range->kind == kind) return range;
   violate(missing, "no range that the call is for begins at ", memory);

@@ -7,6 +7,10 @@
 
 namespace tensorlane::fake_cuda {
 
+inline void* pointer_to(DevicePointer address) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
+
 // A call of an entry point. It holds the state's lock as long as it lives. The functions that return a bool record why
 // the call may not go on, which error() returns.
 class Entry {
@@ -39,8 +43,8 @@ class Entry {
   std::shared_ptr<Stream> stream(void* handle);
   // Null, and a violation: there is none. Of any device.
   std::shared_ptr<Event> event(void* handle);
-  // The pinned range that begins at `memory`. Null, and a violation: there is none of this kind, which is `missing`.
-  std::shared_ptr<Range> pinned(MemoryKind kind, void* memory, int missing);
+  // The range that begins at `memory`. Null, and a violation: there is none of this kind, which is `missing`.
+  std::shared_ptr<Range> range(MemoryKind kind, void* memory, int missing);
   // Puts the operation on the stream, unless that is capturing. Returns the error of the call.
   int put(void* stream, std::unique_ptr<Operation> operation);
 

@@ -1,23 +1,12 @@
-// The entry points of libcuda that the library uses, with the meaning that cuda.h gives them.
+// Entry points of libcuda, with the meaning that cuda.h gives them: devices, contexts, streams, pinned memory and
+// copies.
 #include <cstdio>
 #include <cstring>
 
 #include "fake_entry.h"
+#include "fake_exports.h"
 
-using namespace tensorlane::fake_cuda;
-
-#define TL_FAKE_CUDA_DECLARE(symbol, parameters) FAKE_CUDA_EXPORT int symbol parameters;
-extern "C" {
-TL_FAKE_CUDA_ENTRY_POINTS(TL_FAKE_CUDA_DECLARE)
-}
-
-// The library declares them in the same way: what differs does not compile.
-namespace tensorlane::client::cuda {
-#define TL_FAKE_CUDA_COMPARE(member, symbol, parameters) extern "C" int symbol parameters;
-TL_CUDA_ENTRY_POINTS(TL_FAKE_CUDA_COMPARE)
-TL_CUDA_OPTIONAL_ENTRY_POINTS(TL_FAKE_CUDA_COMPARE)
-}  // namespace tensorlane::client::cuda
-
+namespace tensorlane::fake_cuda {
 namespace {
 
 constexpr int kVersion = 12040;
@@ -59,10 +48,6 @@ Context_ context_of(int device) {
 int device_of(Context_ context) {
   const auto number = reinterpret_cast<std::uintptr_t>(context);
   return number < kContexts ? -1 : static_cast<int>((number - kContexts) / 16);
-}
-
-void* pointer_to(DevicePointer address) {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
 }  // namespace
@@ -168,6 +153,17 @@ int cuCtxPopCurrent_v2(Context_* context) {
   --entry.state().pushed_contexts;
   if (context != nullptr) *context = context_of(device);
   return entry.result(device);
+}
+
+// A thread without a context may ask whether it has one.
+int cuCtxGetDevice(Device_* device) {
+  Entry entry(Call::cuCtxGetDevice);
+  if (!entry.ok()) return entry.error();
+  if (device == nullptr) return entry.fail(kInvalidValue);
+  if (entry.device() < 0) return entry.fail(kInvalidContext);
+  if (!entry.in_working_context()) return entry.error();
+  *device = entry.device();
+  return kSuccess;
 }
 
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
@@ -327,14 +323,14 @@ int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   const auto range = entry.state().memory.add(MemoryKind::kRegistered, memory, bytes, entry.device());
   if (range == nullptr)
     return entry.violate(kAlreadyRegistered, bytes, " bytes at ", memory, " overlap memory that the driver knows");
-  range->portable = (flags & tensorlane::client::cuda::kHostRegisterPortable) != 0;
+  range->portable = (flags & client::cuda::kHostRegisterPortable) != 0;
   return kSuccess;
 }
 
 int cuMemHostUnregister(void* memory) {
   Entry entry(Call::cuMemHostUnregister);
   if (!entry.in_context() || !entry.is_safe()) return entry.error();
-  const auto range = entry.pinned(MemoryKind::kRegistered, memory, kNotRegistered);
+  const auto range = entry.range(MemoryKind::kRegistered, memory, kNotRegistered);
   if (range == nullptr) return entry.error();
   entry.state().retire(range, "cuMemHostUnregister", entry.lock());
   return entry.result(range->device);
@@ -354,7 +350,7 @@ int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
 int cuMemFreeHost(void* memory) {
   Entry entry(Call::cuMemFreeHost);
   if (!entry.in_context() || !entry.is_safe()) return entry.error();
-  const auto range = entry.pinned(MemoryKind::kHostAllocated, memory, kInvalidValue);
+  const auto range = entry.range(MemoryKind::kHostAllocated, memory, kInvalidValue);
   if (range == nullptr) return entry.error();
   entry.state().retire(range, "cuMemFreeHost", entry.lock());
   entry.state().memory.bury(memory, range->bytes);
@@ -406,3 +402,5 @@ int cuMemsetD8Async(DevicePointer to, unsigned char value, std::size_t count, St
   operation->bytes = count;
   return entry.put(stream, std::move(operation));
 }
+
+}  // namespace tensorlane::fake_cuda

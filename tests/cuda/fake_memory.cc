@@ -64,15 +64,51 @@ void* Memory::allocate(std::size_t bytes, std::size_t alignment) {
 void Memory::bury(void* memory, std::size_t bytes) {
   std::memset(memory, kDead, bytes);
   if (__asan_poison_memory_region != nullptr) __asan_poison_memory_region(memory, bytes);
-  buried_.push_back({memory, bytes});
-  bytes_buried_ += bytes;
+  bury(Buried{memory, bytes, false});
+}
+
+void Memory::bury(const Buried& buried) {
+  buried_.push_back(buried);
+  bytes_buried_ += buried.bytes;
   while (bytes_buried_ > kMaxBuried) free_oldest();
+}
+
+std::shared_ptr<Range> Memory::add_shared(MemoryKind kind, const SharedFile& file, std::size_t bytes, int device) {
+  if (file.memory == nullptr) return nullptr;
+  auto range = add(kind, file.memory, bytes, device);
+  range->file = file;
+  return range;
+}
+
+std::shared_ptr<Range> Memory::allocate_shared(std::size_t bytes, int device) {
+  const SharedFile file = SharedFile::make(bytes);
+  if (file.memory != nullptr) std::memset(file.memory, kNew, bytes);
+  return add_shared(MemoryKind::kDriverAllocated, file, bytes, device);
+}
+
+std::shared_ptr<Range> Memory::import(const Ticket& ticket, int device) {
+  return add_shared(MemoryKind::kImported, ticket.open(), ticket.bytes, device);
+}
+
+std::shared_ptr<Range> Memory::imported(const Ticket& ticket) const {
+  for (const auto& [start, range] : ranges_) {
+    if (range->kind == MemoryKind::kImported && range->file.inode == ticket.inode) return range;
+  }
+  return nullptr;
+}
+
+void Memory::bury_shared(Range& range) {
+  if (range.kind == MemoryKind::kDriverAllocated) std::memset(range.file.memory, kDead, range.bytes);
+  forbid(range.file.memory, range.bytes);
+  close_file(range.file.descriptor);
+  bury(Buried{range.file.memory, range.bytes, true});
 }
 
 void Memory::free_oldest() {
   const Buried oldest = buried_.front();
   buried_.pop_front();
   bytes_buried_ -= oldest.bytes;
+  if (oldest.is_mapped) return unmap(oldest.memory, oldest.bytes);
   if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(oldest.memory, oldest.bytes);
   std::free(oldest.memory);
 }
@@ -82,6 +118,9 @@ void Memory::clear() {
     range->alive = false;
     const bool ours = range->kind == MemoryKind::kAllocated || range->kind == MemoryKind::kHostAllocated;
     if (ours) std::free(reinterpret_cast<void*>(start));
+    if (!range->is_shared()) continue;
+    unmap(range->file.memory, range->bytes);
+    close_file(range->file.descriptor);
   }
   ranges_.clear();
   while (!buried_.empty()) free_oldest();

@@ -7,9 +7,13 @@
 #include <map>
 #include <memory>
 
+#include "fake_sharing.h"
+
 namespace tensorlane::fake_cuda {
 
-enum class MemoryKind { kAllocated, kAdopted, kRegistered, kHostAllocated };
+// Of devices: what a control has allocated, what belongs to the test, what cuMemAlloc has allocated, and what another
+// process has. Of the host: what is pinned, and what is allocated so.
+enum class MemoryKind { kAllocated, kAdopted, kDriverAllocated, kImported, kRegistered, kHostAllocated };
 
 struct Range {
   MemoryKind kind;
@@ -20,8 +24,11 @@ struct Range {
   bool portable = true;  // of pinned memory: so for the other devices, too
   int queued = 0;        // operations that use it and have not ended
   int running = 0;       // operations that access it at this moment
+  SharedFile file;       // of kDriverAllocated and kImported
+  int opened = 1;        // of kImported: how often the program has opened it and not closed it
 
-  bool on_device() const { return kind == MemoryKind::kAllocated || kind == MemoryKind::kAdopted; }
+  bool on_device() const { return kind != MemoryKind::kRegistered && kind != MemoryKind::kHostAllocated; }
+  bool is_shared() const { return kind == MemoryKind::kDriverAllocated || kind == MemoryKind::kImported; }
 };
 
 // The ranges do not overlap. One thread at a time.
@@ -45,6 +52,16 @@ class Memory {
   // been buried after it, or with clear().
   void bury(void* memory, std::size_t bytes);
 
+  // New memory that other processes may import, filled with a pattern. Null: there is none.
+  std::shared_ptr<Range> allocate_shared(std::size_t bytes, int device);
+  // Memory of another process, which is not imported yet. Null: it is no more, or this process may not have it.
+  std::shared_ptr<Range> import(const Ticket& ticket, int device);
+  // The living range that was imported from there. Null: none was.
+  std::shared_ptr<Range> imported(const Ticket& ticket) const;
+  // Takes the memory of such a range, which is dead. An access to it ends the process until its addresses are given
+  // back, as those of bury() are. What this process has allocated is filled first, for those that have imported it.
+  void bury_shared(Range& range);
+
   // Removes all ranges, and frees what was allocated.
   void clear();
 
@@ -52,7 +69,10 @@ class Memory {
   struct Buried {
     void* memory;
     std::size_t bytes;
+    bool is_mapped;
   };
+  std::shared_ptr<Range> add_shared(MemoryKind kind, const SharedFile& file, std::size_t bytes, int device);
+  void bury(const Buried& buried);
   void free_oldest();
 
   std::map<std::uintptr_t, std::shared_ptr<Range>> ranges_;  // by start

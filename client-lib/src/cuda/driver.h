@@ -23,6 +23,9 @@ inline const Stream_ kStreamPerThread = reinterpret_cast<Stream_>(2);
 struct Uuid {
   char bytes[16];
 };
+struct IpcHandle {  // CUipcMemHandle
+  char bytes[64];
+};
 
 inline constexpr Error_ kSuccess = 0, kOutOfMemory = 2, kNotReady = 600, kNotSupported = 801, kInvalidHandle = 400,
                         kCaptureImplicit = 906;
@@ -32,6 +35,7 @@ inline constexpr unsigned kWaitValueGreaterOrEqual = 0;
 inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11, kPointerRangeSize = 12,
                      kPointerMapped = 13;
 inline constexpr unsigned kMemoryTypeDevice = 2;
+inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
 
 // X(name of the member, symbol, parameters)
@@ -64,9 +68,15 @@ inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
   X(fill_bytes, cuMemsetD8Async, (DevicePointer to, unsigned char value, std::size_t count, Stream_ stream))
 
 // Those that a driver may lack: the member is null then, and what needs it is not done.
-#define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)       \
-  X(stream_wait_value, cuStreamWaitValue32_v2, \
-    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))
+#define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)                                                          \
+  X(stream_wait_value, cuStreamWaitValue32_v2,                                                    \
+    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))                 \
+  X(current_device, cuCtxGetDevice, (Device_ * device))                                           \
+  X(memory_allocate, cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                 \
+  X(memory_free, cuMemFree_v2, (DevicePointer pointer))                                           \
+  X(ipc_export, cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                   \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcHandle handle, unsigned flags)) \
+  X(ipc_close, cuIpcCloseMemHandle, (DevicePointer pointer))
 
 // libcuda's entry points. Any thread; what needs a current context says so in NVIDIA's documentation, and has it inside
 // of a Current (device.h).
