@@ -9,7 +9,8 @@ namespace ours = tensorlane::client::cuda;
 
 static_assert(std::is_same_v<ours::DevicePointer, CUdeviceptr> && std::is_same_v<ours::Stream_, CUstream> &&
               std::is_same_v<ours::Event_, CUevent> && std::is_same_v<ours::Context_, CUcontext> &&
-              std::is_same_v<ours::Device_, CUdevice>);
+              std::is_same_v<ours::Device_, CUdevice> && std::is_same_v<ours::Module_, CUmodule> &&
+              std::is_same_v<ours::Function_, CUfunction>);
 static_assert(sizeof(ours::Uuid) == sizeof(CUuuid) && sizeof(ours::IpcHandle) == sizeof(CUipcMemHandle) &&
               alignof(ours::IpcHandle) == alignof(CUipcMemHandle) && sizeof(ours::Error_) == sizeof(CUresult));
 static_assert(ours::kSuccess == CUDA_SUCCESS && ours::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY &&

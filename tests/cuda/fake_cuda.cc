@@ -83,7 +83,7 @@ std::vector<std::string> FakeCuda::all_calls() const {
 std::string FakeCuda::leaks() const {
   std::string text;
   for (const char* what : {"streams", "events", "registered_ranges", "host_allocations", "driver_allocations",
-                           "imports", "retained_contexts", "pushed_contexts"}) {
+                           "imports", "modules", "retained_contexts", "pushed_contexts"}) {
     const std::int64_t count = alive(what);
     if (count != 0) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + what;
   }

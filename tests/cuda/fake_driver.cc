@@ -274,6 +274,7 @@ int64_t fake_cuda_alive(const char* what) {
   if (word == "registered_ranges") return ranges(MemoryKind::kRegistered);
   if (word == "host_allocations") return ranges(MemoryKind::kHostAllocated);
   if (word == "device_allocations") return ranges(MemoryKind::kAllocated) + ranges(MemoryKind::kAdopted);
+  if (word == "modules") return static_cast<int64_t>(all.modules.size());
   if (word == "driver_allocations") return ranges(MemoryKind::kDriverAllocated);
   if (word == "imports") return ranges(MemoryKind::kImported);
   if (word == "pushed_contexts") return all.pushed_contexts;
@@ -303,5 +304,5 @@ size_t fake_cuda_copies(FakeCudaCopy* copies, size_t capacity) {
 uint64_t fake_cuda_most_in_flight(int direction) {
   State& all = state();
   Lock lock(all.mutex);
-  return direction >= 0 && direction <= kFakeCudaFill ? all.journal.most_in_flight(direction) : 0;
+  return direction >= 0 && direction <= kFakeCudaKernel ? all.journal.most_in_flight(direction) : 0;
 }

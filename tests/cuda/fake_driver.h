@@ -20,6 +20,10 @@
 //   release, unregister, free, close, pop) still do so, and return the error.
 // - Memory of cuMemAlloc is a file without a name, which other processes with this driver map (cuIpcOpenMemHandle).
 //   Memory that is freed while they have it open is filled with a pattern. One allocation has 1 GiB at most.
+// - The image of a module may be anything but null. Its kernels are those of the library
+//   (client-lib/src/cuda/kernels/on_host.h), which the stream's thread computes. All memory of devices that this
+//   process knows is in reach of each device. What is wrong with a kernel's addresses is a violation when it is
+//   launched, and a sticky error when it runs, as on a GPU.
 // - Contexts outlive their last release, as they do under a framework that holds a reference; using one that the
 //   program does not retain is a violation.
 //
@@ -43,17 +47,26 @@
 
 extern "C" {
 
-enum FakeCudaDirection { kFakeCudaOut = 0, kFakeCudaIn = 1, kFakeCudaFill = 2 };
+enum FakeCudaDirection {
+  kFakeCudaOut = 0,
+  kFakeCudaIn = 1,
+  kFakeCudaFill = 2,
+  kFakeCudaWithin = 3,
+  kFakeCudaKernel = 4
+};
 
-// A copy or fill that was put on a stream. The moments count what happens to copies and fills of all streams: of two,
-// the lower one was earlier. 0: it has not happened.
+// A copy, fill or kernel that was put on a stream. The moments count what happens to those of all streams: of two, the
+// lower one was earlier. 0: it has not happened.
 struct FakeCudaCopy {
-  int direction;  // FakeCudaDirection; kFakeCudaOut is device to host
+  int direction;  // FakeCudaDirection; kFakeCudaOut is device to host, kFakeCudaWithin device to device
   int device;
   void* stream;
-  uint64_t device_address, host_address, bytes;  // no host address for a fill
-  uint64_t put, began, ended;                    // moments
-  int failed;                                    // 1: discarded, or it failed when it ran
+  uint64_t device_address;  // of a copy within device memory and of a kernel: where the result goes
+  uint64_t host_address;    // of a copy between the two
+  uint64_t source_address;  // of a copy within device memory
+  uint64_t bytes;
+  uint64_t put, began, ended;  // moments
+  int failed;                  // 1: discarded, or it failed when it ran
 };
 
 // A stream that exists.
@@ -120,10 +133,10 @@ FAKE_CUDA_EXPORT size_t fake_cuda_streams(struct FakeCudaStream* streams, size_t
 
 // Between the two cuStreamIsCapturing says 1 for the stream. Putting anything on it is a violation and returns
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900); so is querying an event that was last recorded on it, which returns
-// CUDA_ERROR_CAPTURED_EVENT (907). With `global` != 0 (the mode
-// that PyTorch uses unless asked for another) the following are forbidden too, to every thread that has not called
-// cuThreadExchangeStreamCaptureMode for another mode than global: cuEventQuery, cuMemHostRegister, cuMemHostUnregister,
-// cuMemHostAlloc, cuMemFreeHost, cuMemAlloc, cuMemFree, cuIpcOpenMemHandle and cuIpcCloseMemHandle.
+// CUDA_ERROR_CAPTURED_EVENT (907). With `global` != 0 (the mode that PyTorch uses unless asked for another) the
+// following are forbidden too, to every thread that has not called cuThreadExchangeStreamCaptureMode for another mode
+// than global: cuEventQuery, cuMemHostRegister, cuMemHostUnregister, cuMemHostAlloc, cuMemFreeHost, cuMemAlloc,
+// cuMemFree, cuIpcOpenMemHandle, cuIpcCloseMemHandle, cuModuleLoadData and cuModuleUnload.
 FAKE_CUDA_EXPORT int fake_cuda_begin_capture(void* stream, int global);
 FAKE_CUDA_EXPORT int fake_cuda_end_capture(void* stream);
 
@@ -133,7 +146,8 @@ FAKE_CUDA_EXPORT int fake_cuda_end_capture(void* stream);
 // The n-th call of the entry point from now on (1: the next) has no effect and returns `error`. Returns 0, or
 // CUDA_ERROR_INVALID_VALUE when there is no such entry point. All may be used several times.
 FAKE_CUDA_EXPORT int fake_cuda_fail(const char* symbol, uint64_t n, int error);
-// The n-th copy or fill that this entry point puts on a stream from now on fails when it runs: `error` becomes sticky.
+// The n-th copy, fill or kernel that this entry point puts on a stream from now on fails when it runs: `error` becomes
+// sticky.
 FAKE_CUDA_EXPORT int fake_cuda_fail_async(const char* symbol, uint64_t n, int error);
 // How often the entry point was called since the reset; -1: there is no such entry point.
 FAKE_CUDA_EXPORT int64_t fake_cuda_calls(const char* symbol);
@@ -150,13 +164,14 @@ FAKE_CUDA_EXPORT const char* fake_cuda_violation(size_t index);
 // How many there are of "streams" and "events" (created by the library and not destroyed), "registered_ranges",
 // "host_allocations", "retained_contexts" (retains less releases), "pushed_contexts" (pushes less pops, of all
 // threads), "device_allocations" (of fake_cuda_malloc and fake_cuda_adopt), "driver_allocations" (of cuMemAlloc),
-// "imports" (memory of other processes that is open here), "queued" (operations that have not ended)
-// and "threads" (of streams). -1: another word.
+// "imports" (memory of other processes that is open here), "modules", "queued" (operations that have not ended) and
+// "threads" (of streams). -1: another word.
 FAKE_CUDA_EXPORT int64_t fake_cuda_alive(const char* what);
-// Copies at most `capacity` of the log of copies and fills, in the order in which they were put. Returns how many there
-// are; the first 2^20 are kept.
+// Copies at most `capacity` of the log of copies, fills and kernels, in the order in which they were put. Returns how
+// many there are; the first 2^20 are kept.
 FAKE_CUDA_EXPORT size_t fake_cuda_copies(struct FakeCudaCopy* copies, size_t capacity);
-// The largest number of copies of this direction (FakeCudaDirection) that were put and had not ended at the same time.
+// The largest number of copies, fills or kernels of this direction (FakeCudaDirection) that were put and had not ended
+// at the same time.
 FAKE_CUDA_EXPORT uint64_t fake_cuda_most_in_flight(int direction);
 
 }  // extern "C"

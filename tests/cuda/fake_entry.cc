@@ -1,6 +1,20 @@
 #include "fake_entry.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace tensorlane::fake_cuda {
+namespace {
+
+constexpr std::uintptr_t kAlignment = 16;  // of what a kernel is given
+
+// Of two pieces of memory of this size.
+bool overlap(const void* one, const void* other, std::size_t bytes) {
+  const auto first = reinterpret_cast<std::uintptr_t>(one), second = reinterpret_cast<std::uintptr_t>(other);
+  return std::max(first, second) - std::min(first, second) < bytes;
+}
+
+}  // namespace
 
 Entry::Entry(Call call, bool needs_initialization)
     : state_(fake_cuda::state()), call_(call), lock_(state_.mutex), device_(state_.current_device()) {
@@ -61,6 +75,25 @@ std::shared_ptr<Event> Entry::event(void* handle) {
   return nullptr;
 }
 
+std::shared_ptr<Module> Entry::module(void* handle) {
+  const auto found = state_.modules.find(handle);
+  if (found != state_.modules.end()) return found->second;
+  violate(kInvalidHandle, "the module ", handle, " is ", state_.describe(handle));
+  return nullptr;
+}
+
+std::shared_ptr<Function> Entry::function(void* handle) {
+  const auto found = state_.functions.find(handle);
+  if (found == state_.functions.end()) {
+    violate(kInvalidHandle, "the function ", handle, " is ", state_.describe(handle));
+    return nullptr;
+  }
+  const int device = found->second->module->device;
+  if (device == device_) return found->second;
+  violate(kInvalidHandle, "the function is of device ", device, ", the current context of device ", device_);
+  return nullptr;
+}
+
 std::shared_ptr<Range> Entry::range(MemoryKind kind, void* memory, int missing) {
   auto range = state_.memory.starting_at(memory);
   if (range != nullptr && range->kind == kind) return range;
@@ -75,50 +108,101 @@ int Entry::put(void* handle, std::unique_ptr<Operation> operation) {
   if (operation->is_logged()) {
     if (operation->bytes == 0) return 0;
     if (!find_memory(*operation)) return error();
-    note_copy(*on, handle, *operation);
+    note(*on, handle, *operation);
   }
   state_.put(on, std::move(operation));
   return 0;
 }
 
-// Finds the ranges of a copy or fill, and checks that it stays inside of them.
+// Null: the bytes are not wholly in an allocation of device memory.
+std::shared_ptr<Range> Entry::device_range(const void* memory, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  auto range = state_.memory.at(address);
+  const bool holds = range != nullptr && range->on_device() && bytes <= range->start + range->bytes - address;
+  return holds ? range : nullptr;
+}
+
+// Finds the ranges of what is logged, and checks that it stays inside of them. False: the call may not go on.
 bool Entry::find_memory(Operation& operation) {
-  const bool out = operation.direction == kFakeCudaOut;
-  const void* device = out ? operation.from : operation.to;
-  const auto device_address = reinterpret_cast<std::uintptr_t>(device);
-  operation.device_range = state_.memory.at(device_address);
-  const Range* range = operation.device_range.get();
-  if (range == nullptr || !range->on_device() || operation.bytes > range->start + range->bytes - device_address) {
-    violate(kInvalidValue, operation.bytes, " bytes at ", device, " are not wholly in an allocation of device memory");
+  switch (operation.direction) {
+    case kFakeCudaOut:
+      return find_on_device(operation, operation.from) && find_on_host(operation, operation.to);
+    case kFakeCudaIn:
+      return find_on_device(operation, operation.to) && find_on_host(operation, operation.from);
+    case kFakeCudaFill:
+      return find_on_device(operation, operation.to);
+    case kFakeCudaWithin:
+      if (!find_on_device(operation, operation.to) || !find_on_device(operation, operation.from)) return false;
+      if (overlap(operation.to, operation.from, operation.bytes))
+        violate(0, operation.bytes, " bytes at ", operation.from, " overlap those at ", operation.to);
+      return true;
+    default:
+      find_operands(operation);
+      return true;
+  }
+}
+
+bool Entry::find_on_device(Operation& operation, const void* memory) {
+  const auto range = device_range(memory, operation.bytes);
+  if (range == nullptr) {
+    violate(kInvalidValue, operation.bytes, " bytes at ", memory, " are not wholly in an allocation of device memory");
     return false;
   }
-  if (operation.direction == kFakeCudaFill) return true;
-  const void* host = out ? operation.to : operation.from;
-  const auto host_address = reinterpret_cast<std::uintptr_t>(host);
-  operation.host_range = state_.memory.at(host_address);
-  range = operation.host_range.get();
-  if (range != nullptr && !range->on_device() && operation.bytes <= range->start + range->bytes - host_address) {
-    if (!range->portable && range->device != operation.device_range->device)
-      violate(0, operation.bytes, " bytes at ", host, " are pinned for another device only");
+  operation.use(range);
+  return true;
+}
+
+// After the range of the device's memory was found.
+bool Entry::find_on_host(Operation& operation, const void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const int device = operation.ranges.front()->device;
+  const auto range = state_.memory.at(address);
+  operation.use(range);
+  if (range != nullptr && !range->on_device() && operation.bytes <= range->start + range->bytes - address) {
+    if (!range->portable && range->device != device)
+      violate(0, operation.bytes, " bytes at ", memory, " are pinned for another device only");
     return ok();
   }
-  const bool touched = state_.memory.overlaps(host_address, operation.bytes);
-  violate(touched ? kInvalidValue : 0, operation.bytes, " bytes at ", host, " are not wholly in a pinned range",
+  const bool touched = state_.memory.overlaps(address, operation.bytes);
+  violate(touched ? kInvalidValue : 0, operation.bytes, " bytes at ", memory, " are not wholly in a pinned range",
           touched ? ", but in part, or in device memory" : "");
   return ok();
 }
 
-void Entry::note_copy(const Stream& stream, void* handle, Operation& operation) {
-  operation.fails_with = state_.journal.count_put(call_);
-  const bool out = operation.direction == kFakeCudaOut, fill = operation.direction == kFakeCudaFill;
-  const void* device = out ? operation.from : operation.to;
-  const void* host = fill ? nullptr : out ? operation.to : operation.from;
+// Of a kernel. The driver does not look at its parameters: what is wrong with them shows when it runs.
+void Entry::find_operands(Operation& operation) {
+  const Launch& launch = *operation.launch;
+  if (launch.count == 0 || launch.count > client::cuda::kMaxSources)
+    return fault(operation, kIllegalAddress, "a kernel with ", launch.count, " sources");
+  std::vector<const void*> operands{operation.to};
+  for (std::uint32_t source = 0; source < launch.count; ++source)
+    operands.push_back(pointer_to(launch.sources.at[source]));
+  for (const void* operand : operands) {
+    const auto range = device_range(operand, operation.bytes);
+    operation.use(range);
+    if (range == nullptr) {
+      fault(operation, kIllegalAddress, operation.bytes, " bytes at ", operand,
+            " are not wholly in an allocation of device memory");
+    } else if (reinterpret_cast<std::uintptr_t>(operand) % kAlignment != 0) {
+      fault(operation, kMisalignedAddress, "the address ", operand, " is not a multiple of ", kAlignment);
+    } else if (operand != operation.to && overlap(operand, operation.to, operation.bytes)) {
+      fault(operation, kIllegalAddress, "the source at ", operand, " overlaps the result at ", operation.to);
+    }
+  }
+}
+
+void Entry::note(const Stream& stream, void* handle, Operation& operation) {
+  if (const int planned = state_.journal.count_put(call_); planned != 0) operation.fails_with = planned;
+  const auto to = reinterpret_cast<std::uintptr_t>(operation.to);
+  const auto from = reinterpret_cast<std::uintptr_t>(operation.from);
+  const int direction = operation.direction;
   FakeCudaCopy copy{};
-  copy.direction = operation.direction;
+  copy.direction = direction;
   copy.device = stream.device;
   copy.stream = handle;
-  copy.device_address = reinterpret_cast<std::uintptr_t>(device);
-  copy.host_address = reinterpret_cast<std::uintptr_t>(host);
+  copy.device_address = direction == kFakeCudaOut ? from : to;
+  copy.host_address = direction == kFakeCudaOut ? to : direction == kFakeCudaIn ? from : 0;
+  copy.source_address = direction == kFakeCudaWithin ? from : 0;
   copy.bytes = operation.bytes;
   operation.place = state_.journal.put(copy);
 }

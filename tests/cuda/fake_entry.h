@@ -43,6 +43,10 @@ class Entry {
   std::shared_ptr<Stream> stream(void* handle);
   // Null, and a violation: there is none. Of any device.
   std::shared_ptr<Event> event(void* handle);
+  // Null, and a violation: there is none. Of any device.
+  std::shared_ptr<Module> module(void* handle);
+  // Null, and a violation: there is none of that handle, or it is of another device than the current one.
+  std::shared_ptr<Function> function(void* handle);
   // The range that begins at `memory`. Null, and a violation: there is none of this kind, which is `missing`.
   std::shared_ptr<Range> range(MemoryKind kind, void* memory, int missing);
   // Puts the operation on the stream, unless that is capturing. Returns the error of the call.
@@ -54,7 +58,17 @@ class Entry {
 
  private:
   bool find_memory(Operation& operation);
-  void note_copy(const Stream& stream, void* handle, Operation& operation);
+  bool find_on_device(Operation& operation, const void* memory);
+  bool find_on_host(Operation& operation, const void* memory);
+  void find_operands(Operation& operation);
+  std::shared_ptr<Range> device_range(const void* memory, std::size_t bytes);
+  // A violation that the device notices when it comes to the operation.
+  template <typename... Parts>
+  void fault(Operation& operation, int error, const Parts&... parts) {
+    violate(0, parts...);
+    operation.fails_with = error;
+  }
+  void note(const Stream& stream, void* handle, Operation& operation);
 
   State& state_;
   Call call_;

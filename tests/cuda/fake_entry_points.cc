@@ -27,11 +27,13 @@ constexpr ErrorName kErrorNames[] = {
     {214, "CUDA_ERROR_ECC_UNCORRECTABLE"},
     {304, "CUDA_ERROR_OPERATING_SYSTEM"},
     {400, "CUDA_ERROR_INVALID_HANDLE"},
+    {500, "CUDA_ERROR_NOT_FOUND"},
     {600, "CUDA_ERROR_NOT_READY"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
     {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"},
     {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
     {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+    {716, "CUDA_ERROR_MISALIGNED_ADDRESS"},
     {719, "CUDA_ERROR_LAUNCH_FAILED"},
     {800, "CUDA_ERROR_NOT_PERMITTED"},
     {801, "CUDA_ERROR_NOT_SUPPORTED"},
@@ -247,7 +249,7 @@ int cuStreamWaitValue32_v2(Stream_ stream, DevicePointer address, std::uint32_t 
   if (range == nullptr || range->on_device() || address % 4 != 0 || range->start + range->bytes - address < 4) {
     return entry.violate(kInvalidValue, "the word at ", pointer_to(address), " is not aligned, pinned host memory");
   }
-  operation->host_range = range;
+  operation->use(range);
   operation->word = static_cast<const std::uint32_t*>(pointer_to(address));
   operation->value = value;
   return entry.put(stream, std::move(operation));
@@ -388,6 +390,17 @@ int cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, std::size_t bytes, 
   operation->direction = kFakeCudaIn;
   operation->to = pointer_to(to);
   operation->from = from;
+  operation->bytes = bytes;
+  return entry.put(stream, std::move(operation));
+}
+
+int cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, std::size_t bytes, Stream_ stream) {
+  auto operation = Operation::make(Operation::Kind::kCopy, Call::cuMemcpyDtoDAsync_v2);
+  Entry entry(Call::cuMemcpyDtoDAsync_v2);
+  if (!entry.in_working_context()) return entry.error();
+  operation->direction = kFakeCudaWithin;
+  operation->to = pointer_to(to);
+  operation->from = pointer_to(from);
   operation->bytes = bytes;
   return entry.put(stream, std::move(operation));
 }

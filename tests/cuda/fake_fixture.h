@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,12 +11,16 @@
 #include <thread>
 #include <vector>
 
+#include "client-lib/src/cuda/kernels/sources.h"
 #include "fake_cuda.h"
 
 namespace tensorlane::fake_cuda {
 using client::cuda::DevicePointer;
 using client::cuda::Event_;
+using client::cuda::Function_;
 using client::cuda::IpcHandle;
+using client::cuda::KernelSources;
+using client::cuda::Module_;
 using client::cuda::Stream_;
 
 inline constexpr int kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201, kInvalidHandle = 400, kNotReady = 600,
@@ -60,6 +65,27 @@ class FakeDriver : public testing::Test {
     DevicePointer pointer = 0;
     EXPECT_EQ(driver_.memory_allocate(&pointer, bytes), 0);
     return pointer;
+  }
+
+  Module_ load() {
+    Module_ module = nullptr;
+    EXPECT_EQ(driver_.module_load(&module, "an image"), 0);
+    return module;
+  }
+
+  Function_ function_of(Module_ module, const char* name) {
+    Function_ function = nullptr;
+    EXPECT_EQ(driver_.module_function(&function, module, name), 0);
+    return function;
+  }
+
+  int launch(Function_ function, Stream_ stream, DevicePointer out, const std::vector<DevicePointer>& from,
+             std::uint64_t elements, double divisor = 1) {
+    KernelSources sources{};
+    std::copy(from.begin(), from.end(), sources.at);
+    auto count = static_cast<std::uint32_t>(from.size());
+    void* parameters[] = {&out, &sources, &count, &elements, &divisor};
+    return driver_.launch(function, 3, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
   }
 
   int wait(Event_ event) {

@@ -75,7 +75,7 @@ class Journal {
   std::deque<std::string> texts_;  // the first ones
   std::uint64_t moment_ = 0;
   std::vector<FakeCudaCopy> copies_;  // the first ones
-  std::array<InFlight, 3> in_flight_;
+  std::array<InFlight, kFakeCudaKernel + 1> in_flight_;
 };
 
 }  // namespace tensorlane::fake_cuda

@@ -73,6 +73,7 @@ class FakeSharing : public FakeDriver {
 
   void import_twice(const IpcHandle& handle);
   void close_under_a_fill(const IpcHandle& handle);
+  void add(const IpcHandle& handle);
 };
 
 TEST_F(FakeSharing, MemoryIsOnTheDeviceThatIsCurrent) {
@@ -225,6 +226,30 @@ TEST_F(FakeSharing, AnImportClosedUnderAQueuedCopyIsAViolation) {
   if (const auto handle = given_handle()) return close_under_a_fill(*handle);
   EXPECT_EQ(run_in_another_process(handle_of(allocate(64))), 0);
   EXPECT_EQ(fake_.violations(), 0u);
+}
+
+// What the other process does.
+void FakeSharing::add(const IpcHandle& handle) {
+  const DevicePointer theirs = import(handle), mine = allocate(64);
+  const Stream_ stream = new_stream();
+  const Function_ function = function_of(load(), "tl_sum_int8");
+  EXPECT_EQ(driver_.fill_bytes(mine, 2, 64, stream), 0);
+  EXPECT_EQ(launch(function, stream, mine, {theirs, mine}, 64), 0);
+  EXPECT_EQ(driver_.copy_within(theirs + 16, mine, 32, stream), 0);
+  EXPECT_EQ(fake_.stream_synchronize(stream), 0);
+  EXPECT_EQ(driver_.ipc_close(theirs), 0);
+  EXPECT_EQ(fake_.violations(), 0u);
+}
+
+TEST_F(FakeSharing, KernelsAndCopiesReachMemoryOfAnotherProcess) {
+  if (const auto handle = given_handle()) return add(*handle);
+  const DevicePointer memory = allocate(64);
+  const Stream_ stream = new_stream();
+  EXPECT_EQ(driver_.fill_bytes(memory, 5, 64, stream), 0);
+  EXPECT_EQ(fake_.stream_synchronize(stream), 0);
+  EXPECT_EQ(run_in_another_process(handle_of(memory)), 0);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(memory);
+  for (int place = 0; place < 64; ++place) EXPECT_EQ(bytes[place], place >= 16 && place < 48 ? 7 : 5) << place;
 }
 
 TEST_F(FakeSharing, AHandleOfMemoryThatIsFreedOpensNothing) {

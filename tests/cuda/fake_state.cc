@@ -73,6 +73,8 @@ void State::reset(std::uint64_t seed, std::uint64_t max_delay, int device_count)
   streams.clear();
   ending.clear();
   events.clear();
+  functions.clear();
+  modules.clear();
   sharing_.clear();
   devices.assign(static_cast<std::size_t>(std::max(device_count, 0)), Device{});
   memory.clear();
@@ -149,9 +151,8 @@ void State::destroy_stream(std::shared_ptr<Stream> stream) {
 }
 
 void State::put(const std::shared_ptr<Stream>& stream, std::unique_ptr<Operation> operation) {
-  for (const auto* range : {&operation->device_range, &operation->host_range}) {
-    if (*range != nullptr) ++(*range)->queued;
-  }
+  for (const auto& range : operation->ranges) ++range->queued;
+  if (operation->launch != nullptr) ++operation->launch->function->module->queued;
   operation->stream = stream;
   ++stream->queued;
   stream->channel->put(std::move(operation));
@@ -167,6 +168,28 @@ void State::hold_all(bool held) {
 void* State::create_event(int device) {
   void* handle = new_handle();
   events[handle] = std::make_shared<Event>(Event{device, nullptr});
+  return handle;
+}
+
+void* State::create_module(int device) {
+  void* handle = new_handle();
+  modules[handle] = std::make_shared<Module>(Module{device});
+  return handle;
+}
+
+void State::unload(void* handle) {
+  const auto module = modules.at(handle);
+  module->alive = false;
+  std::erase_if(functions, [&](const auto& entry) { return entry.second->module == module; });
+  modules.erase(handle);
+}
+
+void* State::function_of(const std::shared_ptr<Module>& module, const char* name, std::size_t element_bytes) {
+  for (const auto& [handle, function] : functions) {
+    if (function->module == module && function->name == name) return handle;
+  }
+  void* handle = new_handle();
+  functions[handle] = std::make_shared<Function>(Function{module, name, element_bytes});
   return handle;
 }
 

@@ -46,6 +46,8 @@ struct State {
   std::map<void*, std::shared_ptr<Stream>> streams;  // by handle, which is also the order of creation
   std::vector<std::shared_ptr<Stream>> ending;       // destroyed ones that were not empty
   std::map<void*, std::shared_ptr<Event>> events;
+  std::map<void*, std::shared_ptr<Module>> modules;      // those that are loaded
+  std::map<void*, std::shared_ptr<Function>> functions;  // of these modules
   std::uint64_t max_delay_ns = 0;
   std::int64_t pushed_contexts = 0;
   int global_captures = 0;
@@ -71,6 +73,11 @@ struct State {
   void hold_all(bool held);
 
   void* create_event(int device);
+  void* create_module(int device);
+  // Its functions are no more, either.
+  void unload(void* module);
+  // The same one each time.
+  void* function_of(const std::shared_ptr<Module>& module, const char* name, std::size_t element_bytes);
   // "destroyed" or "unknown", of a handle that was not found.
   const char* describe(void* handle) const;
 

@@ -1,8 +1,10 @@
 #include "fake_streams.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
+#include "client-lib/src/cuda/kernels/on_host.h"
 #include "fake_state.h"
 #include "hidden_lock.h"
 
@@ -20,6 +22,10 @@ std::unique_ptr<Operation> Operation::make(Kind kind, Call call) {
   }
   operation->made.store(true, std::memory_order_release);
   return operation;
+}
+
+void Operation::use(const std::shared_ptr<Range>& range) {
+  if (range != nullptr && std::find(ranges.begin(), ranges.end(), range) == ranges.end()) ranges.push_back(range);
 }
 
 void Channel::start() {
@@ -90,15 +96,19 @@ void Channel::begin(Operation& operation) {
   if (operation.is_logged()) state_.journal.began(operation.place);
   if (state_.devices[stream.device].error != 0) return discard(operation, 0);
   if (operation.fails_with != 0) return discard(operation, operation.fails_with);
-  for (const auto* range : {&operation.device_range, &operation.host_range}) {
-    if (*range == nullptr || (*range)->alive) continue;
-    state_.journal.violate(name_of(operation.call), ": the memory at ", reinterpret_cast<void*>((*range)->start),
+  for (const auto& range : operation.ranges) {
+    if (range->alive) continue;
+    state_.journal.violate(name_of(operation.call), ": the memory at ", reinterpret_cast<void*>(range->start),
                            " that it uses was freed or unregistered before it ran");
     return discard(operation, kIllegalAddress);
   }
+  if (operation.launch != nullptr && !operation.launch->function->module->alive) {
+    state_.journal.violate(name_of(operation.call), ": the module of ", operation.launch->function->name,
+                           " was unloaded before it ran");
+    return discard(operation, kIllegalAddress);
+  }
   if (operation.kind == Operation::Kind::kWaitValue) return;
-  if (operation.device_range != nullptr) ++operation.device_range->running;
-  if (operation.host_range != nullptr) ++operation.host_range->running;
+  for (const auto& range : operation.ranges) ++range->running;
 }
 
 // The accesses in here are those of the GPU, which the sanitizers see.
@@ -107,7 +117,7 @@ void Channel::execute(Operation& operation) {
   if (operation.discarded) return;
   switch (operation.kind) {
     case Operation::Kind::kCopy:
-      std::memcpy(operation.to, operation.from, operation.bytes);
+      std::memmove(operation.to, operation.from, operation.bytes);
       break;
     case Operation::Kind::kFill:
       std::memset(operation.to, operation.fill, operation.bytes);
@@ -121,11 +131,17 @@ void Channel::execute(Operation& operation) {
     case Operation::Kind::kFunction:
       operation.function(operation.argument);
       break;
+    case Operation::Kind::kKernel: {
+      const Launch& launch = *operation.launch;
+      client::cuda::combine_on_host(launch.function->name, operation.to, launch.sources, launch.count, launch.elements,
+                                    launch.divisor);
+      break;
+    }
   }
 }
 
 void Channel::poll(Operation& operation) {
-  Range& range = *operation.host_range;
+  Range& range = *operation.ranges.front();
   for (;;) {
     {
       Lock lock(state_.mutex);
@@ -152,11 +168,11 @@ void Channel::poll(Operation& operation) {
 void Channel::finish() {
   Lock lock(state_.mutex);
   Operation& operation = *queue_.front();
-  for (const auto* range : {&operation.device_range, &operation.host_range}) {
-    if (*range == nullptr) continue;
-    --(*range)->queued;
-    if (!operation.discarded && operation.kind != Operation::Kind::kWaitValue) --(*range)->running;
+  for (const auto& range : operation.ranges) {
+    --range->queued;
+    if (!operation.discarded && operation.kind != Operation::Kind::kWaitValue) --range->running;
   }
+  if (operation.launch != nullptr) --operation.launch->function->module->queued;
   if (operation.is_logged()) state_.journal.ended(operation.place, operation.direction);
   if (operation.record != nullptr) operation.record->discarded = operation.discarded;
   --operation.stream->queued;

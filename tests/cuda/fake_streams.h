@@ -9,8 +9,10 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "fake_journal.h"
+#include "fake_kernels.h"
 #include "fake_memory.h"
 
 namespace tensorlane::fake_cuda {
@@ -43,18 +45,20 @@ struct Stream {
 };
 
 struct Operation {
-  enum class Kind { kCopy, kFill, kRecord, kWaitValue, kFunction };
+  enum class Kind { kCopy, kFill, kRecord, kWaitValue, kFunction, kKernel };
 
   // What the thread did before this call is ordered before what the operation does. Without the lock.
   static std::unique_ptr<Operation> make(Kind kind, Call call);
 
-  bool is_logged() const { return kind == Kind::kCopy || kind == Kind::kFill; }
+  bool is_logged() const { return kind == Kind::kCopy || kind == Kind::kFill || kind == Kind::kKernel; }
+  // The operation accesses the range, which may be null. With the lock.
+  void use(const std::shared_ptr<Range>& range);
 
   Kind kind;
   Call call;
   std::atomic<bool> made{false};
   std::shared_ptr<Stream> stream;
-  std::shared_ptr<Range> device_range, host_range;  // null: it uses none, or host memory that is not pinned
+  std::vector<std::shared_ptr<Range>> ranges;  // those that it accesses, each once
   void* to = nullptr;
   const void* from = nullptr;
   std::size_t bytes = 0;
@@ -64,10 +68,11 @@ struct Operation {
   std::shared_ptr<Record> record;
   void (*function)(void*) = nullptr;
   void* argument = nullptr;
-  int fails_with = 0;      // 0: it does not
-  bool discarded = false;  // set when it begins
-  int direction = 0;       // FakeCudaDirection, of what is logged
-  std::size_t place = 0;   // in the journal's copies
+  std::unique_ptr<Launch> launch;  // of kKernel, whose result is at `to`
+  int fails_with = 0;              // 0: it does not
+  bool discarded = false;          // set when it begins
+  int direction = 0;               // FakeCudaDirection, of what is logged
+  std::size_t place = 0;           // in the journal's copies
 };
 
 // A queue and its thread. Members are used with the state's lock held unless a comment says otherwise.

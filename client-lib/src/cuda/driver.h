@@ -19,6 +19,8 @@ using DevicePointer = unsigned long long;
 using Context_ = struct CUctx_st*;
 using Stream_ = struct CUstream_st*;
 using Event_ = struct CUevent_st*;
+using Module_ = struct CUmod_st*;
+using Function_ = struct CUfunc_st*;
 inline const Stream_ kStreamPerThread = reinterpret_cast<Stream_>(2);
 struct Uuid {
   char bytes[16];
@@ -68,15 +70,22 @@ inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
   X(fill_bytes, cuMemsetD8Async, (DevicePointer to, unsigned char value, std::size_t count, Stream_ stream))
 
 // Those that a driver may lack: the member is null then, and what needs it is not done.
-#define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)                                                          \
-  X(stream_wait_value, cuStreamWaitValue32_v2,                                                    \
-    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))                 \
-  X(current_device, cuCtxGetDevice, (Device_ * device))                                           \
-  X(memory_allocate, cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                 \
-  X(memory_free, cuMemFree_v2, (DevicePointer pointer))                                           \
-  X(ipc_export, cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                   \
-  X(ipc_open, cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcHandle handle, unsigned flags)) \
-  X(ipc_close, cuIpcCloseMemHandle, (DevicePointer pointer))
+#define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)                                                                        \
+  X(stream_wait_value, cuStreamWaitValue32_v2,                                                                  \
+    (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))                               \
+  X(current_device, cuCtxGetDevice, (Device_ * device))                                                         \
+  X(memory_allocate, cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                               \
+  X(memory_free, cuMemFree_v2, (DevicePointer pointer))                                                         \
+  X(ipc_export, cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                                 \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcHandle handle, unsigned flags))               \
+  X(ipc_close, cuIpcCloseMemHandle, (DevicePointer pointer))                                                    \
+  X(module_load, cuModuleLoadData, (Module_ * module, const void* image))                                       \
+  X(module_unload, cuModuleUnload, (Module_ module))                                                            \
+  X(module_function, cuModuleGetFunction, (Function_ * function, Module_ module, const char* name))             \
+  X(launch, cuLaunchKernel,                                                                                     \
+    (Function_ function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+     unsigned block_z, unsigned shared_bytes, Stream_ stream, void** parameters, void** extra))                 \
+  X(copy_within, cuMemcpyDtoDAsync_v2, (DevicePointer to, DevicePointer from, std::size_t bytes, Stream_ stream))
 
 // libcuda's entry points. Any thread; what needs a current context says so in NVIDIA's documentation, and has it inside
 // of a Current (device.h).
