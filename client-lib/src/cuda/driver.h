@@ -100,6 +100,13 @@ struct Driver {
   // next call tries again.
   static Result<const Driver*> load();
 
+  // Whether memory that is allocated by it can be mapped by other processes, and worked on there.
+  bool shares_memory() const {
+    return memory_allocate != nullptr && memory_free != nullptr && ipc_export != nullptr && ipc_open != nullptr &&
+           ipc_close != nullptr && module_load != nullptr && module_unload != nullptr && module_function != nullptr &&
+           launch != nullptr && copy_within != nullptr;
+  }
+
   // An error of `call`: `where` ("tensor 'x', GPU 0"), and what NVIDIA calls the error. ResourceExhausted for want of
   // memory; InvalidArgument where the stream is no stream of this GPU, or the default stream while another one captures
   // a graph; else Unavailable.
