@@ -18,21 +18,21 @@ struct Kept {
   std::uint64_t bytes = 0;
 };
 
-struct Pool {
+struct KeptMemory {
   std::mutex mutex;
-  std::vector<Kept> kept;
+  std::vector<Kept> all;
 };
 
-Pool& pool() {
-  static Pool* const only = new Pool;  // outlives every static object of the program
+KeptMemory& kept_memory() {
+  static KeptMemory* const only = new KeptMemory;  // outlives every static object of the program
   return *only;
 }
 
 // Memory that was kept, and is not much larger than what is wanted. What the GPU no longer knows, because the program
 // has reset it, is forgotten.
 Kept take_kept(const Device& device, std::uint64_t bytes) {
-  std::lock_guard lock(pool().mutex);
-  std::vector<Kept>& kept = pool().kept;
+  std::lock_guard lock(kept_memory().mutex);
+  std::vector<Kept>& kept = kept_memory().all;
   std::erase_if(kept, [&](const Kept& each) {
     DevicePointer start = 0;
     return each.device == device.ordinal() &&
@@ -85,8 +85,8 @@ SharedMemory::~SharedMemory() {
   if (pointer_ == 0) return;
   // Its GPU's context stays, so that the memory does.
   if (device_.keep_context()) {
-    std::lock_guard lock(pool().mutex);
-    pool().kept.push_back({device_.ordinal(), pointer_, bytes_});
+    std::lock_guard lock(kept_memory().mutex);
+    kept_memory().all.push_back({device_.ordinal(), pointer_, bytes_});
   }
 }
 
