@@ -67,5 +67,6 @@ function(tl_cuda_kernels target)
     COMMAND ${CMAKE_COMMAND} -DIMAGE=${made}/combine.fatbin -DOUTPUT=${made}/image.cc -P ${PROJECT_SOURCE_DIR}/cmake/cuda_image.cmake
     DEPENDS ${made}/combine.ptx ${PROJECT_SOURCE_DIR}/cmake/cuda_image.cmake COMMENT "Assembling the GPU kernels" VERBATIM)
   target_sources(${target} PRIVATE ${made}/image.cc)
+  set_source_files_properties(${made}/image.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # nothing else is compiled again with it
   set(TENSORLANE_KERNELS_PTX ${made}/combine.ptx CACHE INTERNAL "The kernels as PTX, or empty")
 endfunction()

@@ -166,7 +166,9 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     tl_request* request = tensor->active;
     if (request == nullptr) continue;
     using State = tl_request::State;
-    if (request->state == State::kPreparing || (posted_too && request->state == State::kPosted))
+    // A result that lands needs nobody, but where the host's ranks have to meet.
+    const bool awaits_others = request->state == State::kLanding && tensor->shared != nullptr;
+    if (request->state == State::kPreparing || (posted_too && (request->state == State::kPosted || awaits_others)))
       end_locked(*request, failure_);
   }
   fail_calls(leaving_ ? failed_in_leaving_ : failure_);

@@ -16,7 +16,7 @@ struct Settings {
   std::uint16_t leader_port = 0;
   Duration timeout{};
   bool gpu_sums = false;  // the ranks of a host sum on their GPUs what they can: TENSORLANE_GPU_SUMS
-  Duration spin{};  // how long a wait looks before it sleeps: TENSORLANE_SPIN_US, else by the number of cores
+  Duration spin{};        // how long a wait looks before it sleeps: TENSORLANE_SPIN_US, else by the number of cores
 };
 
 // What the program says comes first, then the environment, then the default (the table is in tensorlane.h). `config`

@@ -65,7 +65,8 @@ std::string why_not(std::span<const Introduction> all, std::uint32_t self) {
     return "rank " + std::to_string(rank) + " on host '" + text_of(all[rank].host) + "': " + text_of(all[rank].why_not);
   }
   for (std::uint32_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank].tensors != all[0].tensors) return "rank " + std::to_string(rank) + " registers other tensors than rank 0";
+    if (all[rank].tensors != all[0].tensors)
+      return "rank " + std::to_string(rank) + " registers other tensors than rank 0";
   }
   const auto hosts = by_host(all, self);
   if (hosts.size() < 2) return "all ranks are on one host";
@@ -81,8 +82,8 @@ std::string why_not(std::span<const Introduction> all, std::uint32_t self) {
   return {};
 }
 
-// Whether the ranks of a host share a tensor that they can. The same on all ranks: half of an average's division is made
-// on the GPU, and only a power of two is divided by without rounding.
+// Whether the ranks of a host share a tensor that they can. The same on all ranks: half of an average's division is
+// made on the GPU, and only a power of two is divided by without rounding.
 bool can_divide(const tl_tensor_desc_t& desc, std::size_t ranks_of_host) {
   return desc.op != TL_AVERAGE || (ranks_of_host & (ranks_of_host - 1)) == 0;
 }
@@ -205,7 +206,8 @@ std::string Context::GpuRegistration::find_memory() {
                                            ? context_.gpus_->memory_of(descs_[i].buffer, bytes_of(descs_[i]))
                                            : nullptr;
     if (memory == nullptr || reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
-      return std::string("tensor '") + (descs_[i].name != nullptr ? descs_[i].name : "") + "' is not in memory of tl_gpu_alloc";
+      return std::string("tensor '") + (descs_[i].name != nullptr ? descs_[i].name : "") +
+             "' is not in memory of tl_gpu_alloc";
     shared_.push_back({i, memory, nullptr, {}, nullptr});
   }
   return {};
@@ -249,7 +251,8 @@ Status Context::GpuRegistration::find_others() {
   std::vector<cuda::MemoryAddress> mine(shared_.size());
   Status failed;
   for (std::size_t i = 0; i < shared_.size() && failed.ok(); ++i) {
-    const auto address = shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(descs_[shared_[i].index].buffer));
+    const auto address =
+        shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(descs_[shared_[i].index].buffer));
     failed = address.status();
     if (address.ok()) mine[i] = *address;
   }
@@ -295,8 +298,13 @@ Status Context::GpuRegistration::register_shares(const std::vector<std::vector<s
   for (std::size_t i = 0; i < shared_.size(); ++i) {
     const std::uint64_t element = dtype_size(static_cast<Dtype>(descs[i].dtype));
     cuda::Shares& shares = made.emplace_back(std::make_shared<SharedTensor>())->shares;
-    shares = {cuda::cut(descs[i].count, element, host_->world_size), shared_[i].buffers, host_->rank,
-              bytes_of(descs[i]), element, shared_[i].kernel, 1};
+    shares = {cuda::cut(descs[i].count, element, host_->world_size),
+              shared_[i].buffers,
+              host_->rank,
+              bytes_of(descs[i]),
+              element,
+              shared_[i].kernel,
+              1};
     if (descs[i].op == TL_AVERAGE) shares.divisor = host_->world_size;
     const cuda::Shares::Range mine = shares.ranges[host_->rank];
     descs[i].buffer = static_cast<std::byte*>(descs[i].buffer) + mine.offset;
@@ -332,8 +340,7 @@ Status Context::GpuRegistration::register_rest() {
 // Back to where nothing was registered.
 void Context::GpuRegistration::undo() {
   group_.mappings.close();
-  for (; !group_.parts.empty(); group_.parts.pop_back())
-    (void)context_.unregister_plain(*group_.parts.back(), name_);
+  for (; !group_.parts.empty(); group_.parts.pop_back()) (void)context_.unregister_plain(*group_.parts.back(), name_);
 }
 
 // The meetings last: who unregisters these has nothing mapped any more, and when all have, a rank may free its memory.

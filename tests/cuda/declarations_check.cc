@@ -22,6 +22,7 @@ static_assert(ours::kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               ours::kWaitValueGreaterOrEqual == CU_STREAM_WAIT_VALUE_GEQ &&
               ours::kIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(ours::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+              ours::kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
               ours::kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               ours::kPointerRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
               ours::kPointerRangeSize == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&

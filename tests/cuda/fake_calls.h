@@ -33,7 +33,6 @@ using client::cuda::Uuid;
   X(cuDevicePrimaryCtxRelease_v2, (Device_ device))                                                             \
   X(cuCtxPushCurrent_v2, (Context_ context))                                                                    \
   X(cuCtxPopCurrent_v2, (Context_ * context))                                                                   \
-  X(cuCtxGetDevice, (Device_ * device))                                                                         \
   X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                             \
   X(cuCtxGetStreamPriorityRange, (int* least, int* greatest))                                                   \
   X(cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))                                  \
@@ -79,8 +78,8 @@ inline constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInit
                      kNotReady = 600, kIllegalAddress = 700, kContextIsDestroyed = 709, kAlreadyRegistered = 712,
                      kNotRegistered = 713, kMisalignedAddress = 716, kNotSupported = 801, kCaptureUnsupported = 900,
                      kCapturedEvent = 907;
-inline constexpr int kAttributeMemoryType = 2, kAttributeDeviceOrdinal = 9, kAttributeRangeStart = 11,
-                     kAttributeRangeSize = 12, kAttributeMapped = 13;
+inline constexpr int kAttributeMemoryType = 2, kAttributeBufferId = 7, kAttributeDeviceOrdinal = 9,
+                     kAttributeRangeStart = 11, kAttributeRangeSize = 12, kAttributeMapped = 13;
 inline constexpr unsigned kHostMemory = 1, kDeviceMemory = 2;
 
 }  // namespace tensorlane::fake_cuda

@@ -13,8 +13,7 @@
 //   that returns success. The driver's own lock orders nothing that the thread sanitizer sees, so that a race of the
 //   program under test shows; TENSORLANE_FAKE_CUDA=watch_self=1 shows the lock, to look for races of this driver.
 // - Entry points that need a current context want one even where NVIDIA's happen to work without. These work without:
-//   cuEventQuery, cuStreamIsCapturing of a stream that was created, and cuPointerGetAttribute. cuCtxGetDevice without
-//   one returns CUDA_ERROR_INVALID_CONTEXT (201), which is no violation.
+//   cuEventQuery, cuStreamIsCapturing of a stream that was created, and cuPointerGetAttribute.
 // - An error of an operation that runs, and fake_cuda_break_device, is sticky: all calls that touch the context of the
 //   device return it from then on, and what its streams hold is discarded. Calls that give something back (destroy,
 //   release, unregister, free, close, pop) still do so, and return the error.

@@ -157,17 +157,6 @@ int cuCtxPopCurrent_v2(Context_* context) {
   return entry.result(device);
 }
 
-// A thread without a context may ask whether it has one.
-int cuCtxGetDevice(Device_* device) {
-  Entry entry(Call::cuCtxGetDevice);
-  if (!entry.ok()) return entry.error();
-  if (device == nullptr) return entry.fail(kInvalidValue);
-  if (entry.device() < 0) return entry.fail(kInvalidContext);
-  if (!entry.in_working_context()) return entry.error();
-  *device = entry.device();
-  return kSuccess;
-}
-
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Entry entry(Call::cuCtxGetStreamPriorityRange);
   if (!entry.in_working_context()) return entry.error();
@@ -186,6 +175,9 @@ int cuPointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
   switch (attribute) {
     case kAttributeMemoryType:
       std::memcpy(data, &type, sizeof(type));
+      return kSuccess;
+    case kAttributeBufferId:
+      std::memcpy(data, &range->id, sizeof(range->id));
       return kSuccess;
     case kAttributeDeviceOrdinal:
       std::memcpy(data, &range->device, sizeof(range->device));

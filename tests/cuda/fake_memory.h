@@ -1,6 +1,7 @@
 // The memory that the fake driver knows: that of devices, and pinned memory of the host.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,7 +20,8 @@ struct Range {
   MemoryKind kind;
   std::uintptr_t start;
   std::size_t bytes;
-  int device;  // for pinned memory: the one whose context was current
+  int device;                    // for pinned memory: the one whose context was current
+  std::uint64_t id = next_id();  // no other range ever has it
   bool alive = true;
   bool portable = true;  // of pinned memory: so for the other devices, too
   int queued = 0;        // operations that use it and have not ended
@@ -28,6 +30,10 @@ struct Range {
   int opened = 1;        // of kImported: how often the program has opened it and not closed it
 
   bool on_device() const { return kind != MemoryKind::kRegistered && kind != MemoryKind::kHostAllocated; }
+  static std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+  }
   bool is_shared() const { return kind == MemoryKind::kDriverAllocated || kind == MemoryKind::kImported; }
 };
 

@@ -103,13 +103,18 @@ TEST_F(FakeSharing, MemoryIsOnTheDeviceThatIsCurrent) {
   EXPECT_EQ(fake_.violations(), 0u);
 }
 
-TEST_F(FakeSharing, TheCurrentDeviceMayBeAskedForWithoutOne) {
-  client::cuda::Device_ device = -1;
-  const CurrentContext other(1);
-  EXPECT_EQ(driver_.current_device(&device), 0);
-  EXPECT_EQ(device, 1);
-  std::thread([&] { EXPECT_EQ(driver_.current_device(&device), kInvalidContext); }).join();
-  EXPECT_EQ(fake_.violations(), 0u);
+TEST_F(FakeSharing, AnAllocationHasANumberThatNoOtherHas) {
+  std::uint64_t first = 0, second = 0;
+  const DevicePointer memory = allocate(64);
+  EXPECT_EQ(driver_.pointer_attribute(&first, client::cuda::kPointerBufferId, memory), 0);
+  EXPECT_EQ(driver_.memory_free(memory), 0);
+  const DevicePointer other = allocate(64);
+  EXPECT_EQ(driver_.pointer_attribute(&second, client::cuda::kPointerBufferId, other + 63), 0);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(driver_.memory_free(other), 0);
+}
+
+TEST_F(FakeSharing, MemoryNeedsAContext) {
   DevicePointer none = 0;
   std::thread([&] { EXPECT_EQ(driver_.memory_allocate(&none, 64), kInvalidContext); }).join();
   expect_violation("no current context");
@@ -302,15 +307,12 @@ TEST_F(FakeSharing, EachCallFailsAsPlanned) {
   const DevicePointer memory = allocate(64);
   const IpcHandle handle = handle_of(memory);
   DevicePointer none = 0;
-  client::cuda::Device_ device = -1;
   IpcHandle other{};
   const auto fails = [&](const char* symbol, const auto& call, int then) {
     ASSERT_EQ(fake_.fail(symbol, 1, 999), 0);
     EXPECT_EQ(call(), 999) << symbol;
     EXPECT_EQ(call(), then) << symbol;
   };
-  fails(
-      "cuCtxGetDevice", [&] { return driver_.current_device(&device); }, 0);
   fails(
       "cuMemAlloc_v2", [&] { return driver_.memory_allocate(&none, 64); }, 0);
   fails(

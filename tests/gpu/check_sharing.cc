@@ -100,7 +100,8 @@ double seconds_of(tl_tensor_t* tensor, const Rank& rank, void* stream) {
 
 void check_sharing(Rank& rank) {
   const std::uint64_t bytes = std::min<std::uint64_t>(rank.settings.largest, 32 << 20);
-  for (const tl_dtype_t dtype : {TL_FLOAT32, TL_FLOAT64, TL_FLOAT16, TL_BFLOAT16, TL_INT8, TL_INT32, TL_INT64, TL_UINT8})
+  for (const tl_dtype_t dtype :
+       {TL_FLOAT32, TL_FLOAT64, TL_FLOAT16, TL_BFLOAT16, TL_INT8, TL_INT32, TL_INT64, TL_UINT8})
     check_type(rank, dtype, bytes);
 }
 

@@ -42,7 +42,8 @@ std::span<float> floats_of(const tl_tensor_t* tensor, std::size_t count) {
 
 // What a rank contributes; sums of four of them are exact.
 float input(int rank, std::size_t at, int round) {
-  return static_cast<float>((at * 7 + static_cast<std::size_t>(rank) * 13 + static_cast<std::size_t>(round) * 3) % 1000);
+  return static_cast<float>((at * 7 + static_cast<std::size_t>(rank) * 13 + static_cast<std::size_t>(round) * 3) %
+                            1000);
 }
 // The fake lane doubles what it sums.
 float output(int world, std::size_t at, int round) {
@@ -55,6 +56,7 @@ class GpuSharing : public ::testing::Test {
  protected:
   GpuSharing() {
     setenv("TENSORLANE_GPU_SUMS", "1", 1);
+    setenv("TENSORLANE_GPU_KERNELS", GPU_KERNELS, 1);
     daemon.set_hosts(2);
   }
   ~GpuSharing() override { unsetenv("TENSORLANE_GPU_SUMS"); }
@@ -106,7 +108,7 @@ class GpuSharing : public ::testing::Test {
     return bytes;
   }
 
-  const Gpu gpu{1, std::chrono::microseconds(20)};
+  Gpu gpu{1, std::chrono::microseconds(20)};
   FakeDaemon daemon;
 };
 
@@ -200,8 +202,8 @@ TEST_P(GpuNotShared, TheWayIsTheOldOneAndTheReasonIsSaid) {
     const Stream stream;
     const DeviceMemory memory(kLarge / 2);
     const bool last = rank == c.world - 1;  // one is enough
-    tl_tensor_t* tensor = c.in_librarys_memory || !last ? registered_here(context, kLarge / 8)
-                                                        : registered_on_gpu(context, "x", memory);
+    tl_tensor_t* tensor =
+        c.in_librarys_memory || !last ? registered_here(context, kLarge / 8) : registered_on_gpu(context, "x", memory);
     EXPECT_THAT(group_of(context).at("not_shared_because").get<std::string>(), HasSubstr(c.why));
     expect_sum(rank, c.world, tensor, kLarge / 8, stream, 1);
     void* buffer = tl_tensor_buffer(tensor);
@@ -215,7 +217,8 @@ TEST_P(GpuNotShared, TheWayIsTheOldOneAndTheReasonIsSaid) {
 
 INSTANTIATE_TEST_SUITE_P(
     Reasons, GpuNotShared,
-    ::testing::Values(NotShared{"Elsewhere", 4, 2, false, "rank 3 on host 'h1': tensor 'x' is not in memory of tl_gpu_alloc"},
+    ::testing::Values(NotShared{"Elsewhere", 4, 2, false,
+                                "rank 3 on host 'h1': tensor 'x' is not in memory of tl_gpu_alloc"},
                       NotShared{"OneHost", 2, 1, true, "all ranks are on one host"},
                       NotShared{"OneRankEach", 2, 2, true, "each host has one rank"},
                       NotShared{"Uneven", 3, 2, true, "hosts have different numbers of ranks"}),
@@ -263,31 +266,48 @@ TEST_F(GpuSharing, TheVariableTurnsItOn) {
   EXPECT_EQ(bytes_of(kFakeCudaKernel), 0U);
 }
 
+class GpuSharingFails : public GpuSharing, public ::testing::WithParamInterface<const char*> {};
+
 // The job fails while shares are on their way: no stream hangs, and all of the result says that it is none.
-TEST_F(GpuSharing, AnErrorFillsTheWholeResult) {
-  for (const char* symbol : {"cuLaunchKernel", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2"}) {
-    Gpu::driver().fail(symbol, 2, 999);
-    std::mutex mutex;
-    std::vector<std::string> errors;
-    run(4, [&](int, const ClientContext& context) {
-      const Stream stream;
-      tl_tensor_t* tensor = registered_here(context, kLarge);
-      const std::span<float> floats = floats_of(tensor, kLarge);
-      stream.run([=] { std::ranges::fill(floats, 1.F); });
-      tl_request_t* request = nullptr;
-      ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
-      ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
-      std::size_t numbers = 0;
-      stream.run([&] { numbers = std::ranges::count_if(floats, [](float each) { return each == each; }); });
-      stream.synchronize();
-      EXPECT_EQ(numbers, 0U);
-      EXPECT_NE(tl_post_on(&tensor, 1, stream, &request), TL_OK);
-      std::lock_guard lock(mutex);
-      errors.emplace_back(tl_last_error());
-    });
-    EXPECT_THAT(errors, ::testing::Contains(HasSubstr(std::string(symbol).substr(0, std::string(symbol).find("_v2")))));
-  }
+TEST_P(GpuSharingFails, AnErrorFillsTheWholeResult) {
+  Gpu::driver().fail(GetParam(), 2, 999);
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  // What control does when it hears that a rank is gone.
+  std::thread control([&] {
+    (void)daemon.leaves(1);
+    daemon.abort_job("job", Status(Code::kAborted, "a rank has left the job", "job 'job'", "start again"));
+  });
+  run(4, [&](int, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge);
+    const std::span<float> floats = floats_of(tensor, kLarge);
+    stream.run([=] { std::ranges::fill(floats, 1.F); });
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+    std::size_t numbers = 0;
+    stream.run([&] { numbers = std::ranges::count_if(floats, [](float each) { return each == each; }); });
+    stream.synchronize();
+    EXPECT_EQ(numbers, 0U);
+    EXPECT_NE(tl_post_on(&tensor, 1, stream, &request), TL_OK);
+    std::lock_guard lock(mutex);
+    errors.emplace_back(tl_last_error());
+  });
+  control.join();
+  const std::string call = GetParam();
+  EXPECT_THAT(errors, ::testing::Contains(HasSubstr(call.substr(0, call.find("_v2")))));
+  EXPECT_THAT(errors, ::testing::Contains(HasSubstr("a rank has left the job")));
+  gpu.keeps_memory();
 }
+
+INSTANTIATE_TEST_SUITE_P(Calls, GpuSharingFails,
+                         ::testing::Values("cuLaunchKernel", "cuMemcpyDtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+                                           "cuMemcpyHtoDAsync_v2"),
+                         [](const auto& info) {
+                           const std::string call = info.param;
+                           return call.substr(0, call.find('_'));
+                         });
 
 // What a job that has failed leaves behind, the next one of the process uses.
 TEST_F(GpuSharing, MemoryThatOthersMayStillHaveMappedIsKeptAndUsedAgain) {
@@ -298,6 +318,7 @@ TEST_F(GpuSharing, MemoryThatOthersMayStillHaveMappedIsKeptAndUsedAgain) {
     });
     EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 4);
   }
+  gpu.keeps_memory();
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ class Listener final : public Stager::Listener {
     std::lock_guard lock(under_way);
     if (gives_back) transfer.device->end(transfer);
   }
+  void meet(Transfer&) override { ADD_FAILURE() << "nothing is shared here"; }
   void failed(const Status& status) override {
     {
       std::lock_guard lock(mutex_);

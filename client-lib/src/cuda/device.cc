@@ -177,15 +177,12 @@ bool Device::keep_context() {
 }
 
 Result<Function_> Device::kernel(ReduceOp op, Dtype dtype) {
-  if (kernel_image().empty()) {
-    return Status(Code::kUnavailable, "this build has no kernels for GPUs", "it was made without nvcc",
-                  "build where CUDA's compiler is in PATH, or set CUDA_HOME");
-  }
   const Current current(*this);
   TL_RETURN_IF_ERROR(current.status());
   std::lock_guard lock(kernels_mutex_);
   if (kernels_ == nullptr) {
-    const Error_ error = driver_.module_load(&kernels_, kernel_image().data());
+    TL_ASSIGN_OR_RETURN(const std::string image, wanted_kernels());
+    const Error_ error = driver_.module_load(&kernels_, image.c_str());
     if (error != kSuccess) {
       kernels_ = nullptr;
       return driver_.error(error, "cuModuleLoadData", where_);

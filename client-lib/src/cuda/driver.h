@@ -34,8 +34,8 @@ inline constexpr Error_ kSuccess = 0, kOutOfMemory = 2, kNotReady = 600, kNotSup
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kWaitValueGreaterOrEqual = 0;
-inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11, kPointerRangeSize = 12,
-                     kPointerMapped = 13;
+inline constexpr int kPointerMemoryType = 2, kPointerBufferId = 7, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11,
+                     kPointerRangeSize = 12, kPointerMapped = 13;
 inline constexpr unsigned kMemoryTypeDevice = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
@@ -73,7 +73,6 @@ inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
 #define TL_CUDA_OPTIONAL_ENTRY_POINTS(X)                                                                        \
   X(stream_wait_value, cuStreamWaitValue32_v2,                                                                  \
     (Stream_ stream, DevicePointer address, std::uint32_t value, unsigned flags))                               \
-  X(current_device, cuCtxGetDevice, (Device_ * device))                                                         \
   X(memory_allocate, cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                               \
   X(memory_free, cuMemFree_v2, (DevicePointer pointer))                                                         \
   X(ipc_export, cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                                 \

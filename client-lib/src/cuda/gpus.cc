@@ -98,8 +98,8 @@ std::string Gpus::status(const std::string& groups) const {
   int version = 0;
   if (driver_ != nullptr) (void)driver_->driver_version(&version);
   return std::string(R"({"driver_version":)") + std::to_string(version) + R"(,"pinned_bytes":)" +
-         std::to_string(pinned) + R"(,"allocated_bytes":)" + std::to_string(shared) + R"(,"devices":[)" + devices + R"(],"groups":[)" +
-         groups + "]}";
+         std::to_string(pinned) + R"(,"allocated_bytes":)" + std::to_string(shared) + R"(,"devices":[)" + devices +
+         R"(],"groups":[)" + groups + "]}";
 }
 
 }  // namespace tensorlane::client::cuda

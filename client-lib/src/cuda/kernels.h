@@ -13,6 +13,7 @@
 
 #include "client-lib/src/cuda/kernels/sources.h"
 #include "common/base/dtype.h"
+#include "common/base/status.h"
 
 namespace tensorlane::client::cuda {
 
@@ -21,6 +22,10 @@ inline constexpr unsigned kKernelThreads = 256;
 // A fat binary: machine code for some GPUs, and PTX, which the driver compiles for others that are as new or newer. It
 // lives as long as the program. Empty where the build had no nvcc.
 std::span<const std::byte> kernel_image();
+
+// What the library loads: that, or the file that TENSORLANE_GPU_KERNELS names (build/cuda-kernels/combine.fatbin of
+// another build). Errors: Unavailable (there is neither), what reading the file says.
+Result<std::string> wanted_kernels();
 
 // "tl_sum_float32", "tl_min_bfloat16": an average is a sum with a divisor.
 std::string kernel_name(ReduceOp op, Dtype dtype);

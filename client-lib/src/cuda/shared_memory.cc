@@ -15,17 +15,24 @@ constexpr std::uint64_t kUnit = 2 << 20;
 struct Kept {
   int device = 0;
   DevicePointer pointer = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0, id = 0;
 };
 
 struct KeptMemory {
   std::mutex mutex;
   std::vector<Kept> all;
+  std::vector<int> contexts;  // devices whose context stays, so that memory does
 };
 
 KeptMemory& kept_memory() {
   static KeptMemory* const only = new KeptMemory;  // outlives every static object of the program
   return *only;
+}
+
+// The driver's number of an allocation, which no later one has; 0: it knows none.
+std::uint64_t id_of(const Driver& driver, DevicePointer pointer) {
+  std::uint64_t id = 0;
+  return driver.pointer_attribute(&id, kPointerBufferId, pointer) == kSuccess ? id : 0;
 }
 
 // Memory that was kept, and is not much larger than what is wanted. What the GPU no longer knows, because the program
@@ -34,10 +41,7 @@ Kept take_kept(const Device& device, std::uint64_t bytes) {
   std::lock_guard lock(kept_memory().mutex);
   std::vector<Kept>& kept = kept_memory().all;
   std::erase_if(kept, [&](const Kept& each) {
-    DevicePointer start = 0;
-    return each.device == device.ordinal() &&
-           (device.driver().pointer_attribute(&start, kPointerRangeStart, each.pointer) != kSuccess ||
-            start != each.pointer);
+    return each.device == device.ordinal() && id_of(device.driver(), each.pointer) != each.id;
   });
   const auto fits = [&](const Kept& each) {
     return each.device == device.ordinal() && each.bytes >= bytes && each.bytes <= 2 * bytes;
@@ -83,11 +87,14 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std
 
 SharedMemory::~SharedMemory() {
   if (pointer_ == 0) return;
-  // Its GPU's context stays, so that the memory does.
-  if (device_.keep_context()) {
-    std::lock_guard lock(kept_memory().mutex);
-    kept_memory().all.push_back({device_.ordinal(), pointer_, bytes_});
+  KeptMemory& kept = kept_memory();
+  std::lock_guard lock(kept.mutex);
+  if (std::ranges::find(kept.contexts, device_.ordinal()) == kept.contexts.end()) {
+    if (!device_.keep_context()) return;  // nothing can be said of the memory then
+    kept.contexts.push_back(device_.ordinal());
   }
+  if (const std::uint64_t id = id_of(device_.driver(), pointer_); id != 0)
+    kept.all.push_back({device_.ordinal(), pointer_, bytes_, id});
 }
 
 Result<MemoryAddress> SharedMemory::address(DevicePointer pointer) const {
@@ -114,11 +121,10 @@ Result<DevicePointer> Mappings::open(const Device& device, const MemoryAddress& 
     return Status(Code::kUnavailable, "two ranks of one process are on two GPUs",
                   device.where() + " and GPU " + std::to_string(other.device), "start a process for each rank");
   }
-  constexpr unsigned kEnablePeerAccess = 1;
   const Current current(device);
   TL_RETURN_IF_ERROR(current.status());
   DevicePointer memory = 0;
-  const Error_ error = device.driver().ipc_open(&memory, other.handle, kEnablePeerAccess);
+  const Error_ error = device.driver().ipc_open(&memory, other.handle, kIpcLazyPeerAccess);
   if (error != kSuccess) return device.driver().error(error, "cuIpcOpenMemHandle", device.where());
   mappings_.push_back({&device, memory});
   return memory + other.offset;

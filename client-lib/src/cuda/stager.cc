@@ -349,7 +349,8 @@ bool Stager::issue(Device& device, Device::Way way, Time now) {
   while (direction.copies.size() < Device::kInFlight) {
     Transfer* best = nullptr;
     for (Transfer* transfer : transfers_) {
-      if (transfer->device == &device && wants(*transfer, way) && (best == nullptr || before(*transfer, *best))) best = transfer;
+      if (transfer->device == &device && wants(*transfer, way) && (best == nullptr || before(*transfer, *best)))
+        best = transfer;
     }
     if (best == nullptr) return moved;
     const Status status = device.issue(way, *best, next_slice(*best, way), now);
