@@ -266,7 +266,7 @@ Status Context::GpuRegistration::find_others() {
     for (std::uint32_t rank = 0; rank < host_->world_size; ++rank) {
       const cuda::MemoryAddress& its = all[rank * shared_.size() + i];
       cuda::DevicePointer buffer = mine[i].pointer;
-      if (rank != host_->rank) {
+      if (rank != host_->rank && its.pointer != 0) {  // else that rank says why
         TL_ASSIGN_OR_RETURN(buffer, group_.mappings.open(device, its));
       }
       shared_[i].buffers.push_back(buffer);

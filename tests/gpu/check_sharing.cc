@@ -1,13 +1,18 @@
 // Tensors in GPU memory of the library's own, whose sums the ranks of a host form on their GPUs: bitwise equal to the
 // same operations on host memory, and how long they take beside tensors that each rank copies to the host as a whole.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "gpu_check.h"
 
 namespace tensorlane::gpu_check {
 namespace {
 
-struct Tensor {
+struct Described {
   std::string name;
   tl_dtype_t dtype;
   tl_op_t op;
@@ -15,25 +20,50 @@ struct Tensor {
   std::uint64_t bytes() const { return count * size_of(dtype); }
 };
 
-// Null buffers: the library allocates them.
-std::vector<tl_tensor_t*> register_all(Rank& rank, const std::string& group, const std::vector<Tensor>& tensors,
-                                       tl_memory_t memory, void* buffer = nullptr) {
-  std::vector<std::string> names;
-  std::vector<tl_tensor_desc_t> descs;
-  for (const Tensor& tensor : tensors) names.push_back(group + "/" + tensor.name);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tl_tensor_desc_t& desc = descs.emplace_back(tl_tensor_desc_t TL_TENSOR_INIT);
-    desc.name = names[i].c_str();
-    desc.count = tensors[i].count;
-    desc.dtype = tensors[i].dtype;
-    desc.op = tensors[i].op;
-    desc.memory = memory;
-    desc.buffer = buffer;
+// A group in memory of its own; at its end it is unregistered, and the memory is freed.
+class TensorGroup {
+ public:
+  enum class Memory { kHost, kLibrarys, kElsewhere };
+
+  TensorGroup(Rank& rank, std::string name, const std::vector<Described>& tensors, Memory memory)
+      : rank_(rank), name_(std::move(name)), memory_(memory) {
+    std::vector<std::string> names;
+    std::vector<tl_tensor_desc_t> descs;
+    for (const Described& tensor : tensors) names.push_back(name_ + "/" + tensor.name);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      tl_tensor_desc_t& desc = descs.emplace_back(tl_tensor_desc_t TL_TENSOR_INIT);
+      desc.name = names[i].c_str();
+      desc.count = tensors[i].count;
+      desc.dtype = tensors[i].dtype;
+      desc.op = tensors[i].op;
+      desc.memory = memory == Memory::kHost ? TL_MEMORY_HOST : TL_MEMORY_CUDA;
+      if (memory == Memory::kLibrarys)
+        must(tl_gpu_alloc(rank.context, 0, tensors[i].bytes(), &desc.buffer), "memory of a GPU");
+      if (memory == Memory::kElsewhere)
+        desc.buffer = elsewhere_.emplace_back(std::make_unique<GpuMemory>(rank.gpu, tensors[i].bytes()))->data();
+    }
+    tensors_.resize(descs.size());
+    must(tl_register(rank.context, name_.c_str(), descs.data(), descs.size(), tensors_.data()), "registering " + name_);
   }
-  std::vector<tl_tensor_t*> registered(descs.size());
-  must(tl_register(rank.context, group.c_str(), descs.data(), descs.size(), registered.data()), "registering " + group);
-  return registered;
-}
+  ~TensorGroup() {
+    std::vector<void*> buffers;
+    for (const tl_tensor_t* tensor : tensors_) buffers.push_back(tl_tensor_buffer(tensor));
+    must(tl_unregister(rank_.context, name_.c_str()), "unregistering " + name_);
+    if (memory_ != Memory::kLibrarys) return;
+    for (void* buffer : buffers) must(tl_gpu_free(rank_.context, buffer), "freeing memory of a GPU");
+  }
+  TensorGroup(const TensorGroup&) = delete;
+  TensorGroup& operator=(const TensorGroup&) = delete;
+
+  tl_tensor_t* const& operator[](std::size_t i) const { return tensors_[i]; }
+
+ private:
+  Rank& rank_;
+  const std::string name_;
+  const Memory memory_;
+  std::vector<std::unique_ptr<GpuMemory>> elsewhere_;
+  std::vector<tl_tensor_t*> tensors_;
+};
 
 // Ends the process unless the ranks of the host share the group.
 void require_shared(const Rank& rank, const std::string& group) {
@@ -47,8 +77,8 @@ void require_shared(const Rank& rank, const std::string& group) {
   }
 }
 
-std::vector<Tensor> tensors_of(tl_dtype_t dtype, std::uint64_t bytes) {
-  std::vector<Tensor> tensors;
+std::vector<Described> tensors_of(tl_dtype_t dtype, std::uint64_t bytes) {
+  std::vector<Described> tensors;
   for (const tl_op_t op : {TL_SUM, TL_AVERAGE, TL_MIN, TL_MAX, TL_PRODUCT}) {
     const bool integer = dtype == TL_INT8 || dtype == TL_INT32 || dtype == TL_INT64 || dtype == TL_UINT8;
     if (op == TL_AVERAGE && integer) continue;
@@ -60,14 +90,14 @@ std::vector<Tensor> tensors_of(tl_dtype_t dtype, std::uint64_t bytes) {
 }
 
 void check_type(Rank& rank, tl_dtype_t dtype, std::uint64_t bytes) {
-  const std::vector<Tensor> tensors = tensors_of(dtype, bytes);
-  const std::vector<tl_tensor_t*> on_gpu = register_all(rank, "shared", tensors, TL_MEMORY_CUDA);
-  const std::vector<tl_tensor_t*> on_host = register_all(rank, "host", tensors, TL_MEMORY_HOST);
+  const std::vector<Described> tensors = tensors_of(dtype, bytes);
+  const TensorGroup on_gpu(rank, "shared", tensors, TensorGroup::Memory::kLibrarys);
+  const TensorGroup on_host(rank, "host", tensors, TensorGroup::Memory::kHost);
   require_shared(rank, "shared");
   const Stream stream(rank.gpu);
   for (std::uint64_t round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const Tensor& tensor = tensors[i];
+      const Described& tensor = tensors[i];
       const Pinned input(rank.gpu, tensor.bytes()), result(rank.gpu, tensor.bytes());
       make_values(input.bytes(), dtype, rank.rank, rank.settings.seed + 100 * i + round);
       std::memcpy(tl_tensor_buffer(on_host[i]), input.data(), tensor.bytes());
@@ -83,8 +113,6 @@ void check_type(Rank& rank, tl_dtype_t dtype, std::uint64_t bytes) {
                   std::string(name_of(dtype)) + " " + tensor.name + ": not as on host memory");
     }
   }
-  must(tl_unregister(rank.context, "shared"), "unregistering");
-  must(tl_unregister(rank.context, "host"), "unregistering");
 }
 
 double seconds_of(tl_tensor_t* tensor, const Rank& rank, void* stream) {
@@ -110,16 +138,14 @@ void measure_sharing(Rank& rank) {
   const int turns = rank.settings.brief ? 3 : 15;
   for (std::uint64_t bytes = 1 << 20; bytes <= std::min<std::uint64_t>(rank.settings.largest, 256 << 20); bytes *= 4) {
     const Stream stream(rank.gpu);
-    const GpuMemory memory(rank.gpu, bytes);
-    const std::vector<Tensor> one = {{"x", TL_FLOAT32, TL_SUM, bytes / 4}};
-    tl_tensor_t* shared = register_all(rank, "shared", one, TL_MEMORY_CUDA)[0];
-    tl_tensor_t* copied = register_all(rank, "copied", one, TL_MEMORY_CUDA, memory.data())[0];
-    rank.gpu.fill(tl_tensor_buffer(shared), 0, bytes, stream);
-    rank.gpu.fill(memory.data(), 0, bytes, stream);
+    const std::vector<Described> one = {{"x", TL_FLOAT32, TL_SUM, bytes / 4}};
+    const TensorGroup shared(rank, "shared", one, TensorGroup::Memory::kLibrarys);
+    const TensorGroup copied(rank, "copied", one, TensorGroup::Memory::kElsewhere);
+    for (const TensorGroup* group : {&shared, &copied}) rank.gpu.fill(tl_tensor_buffer((*group)[0]), 0, bytes, stream);
     rank.gpu.synchronize(stream);
     Samples by_sharing, by_copying, ratio;
     for (int i = -2; i < turns; ++i) {
-      const double sharing = seconds_of(shared, rank, stream), copying = seconds_of(copied, rank, stream);
+      const double sharing = seconds_of(shared[0], rank, stream), copying = seconds_of(copied[0], rank, stream);
       if (i < 0) continue;
       by_sharing.add(sharing);
       by_copying.add(copying);
@@ -127,8 +153,6 @@ void measure_sharing(Rank& rank) {
     }
     rank.figures["sharing"][std::to_string(bytes)] = {
         {"shared_us", by_sharing.json(1e6)}, {"copied_us", by_copying.json(1e6)}, {"ratio", ratio.median()}};
-    must(tl_unregister(rank.context, "shared"), "unregistering");
-    must(tl_unregister(rank.context, "copied"), "unregistering");
   }
 }
 
