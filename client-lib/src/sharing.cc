@@ -82,10 +82,9 @@ std::string why_not(std::span<const Introduction> all, std::uint32_t self) {
   return {};
 }
 
-// Whether the ranks of a host share a tensor that they can. The same on all ranks: half of an average's division is
-// made on the GPU, and only a power of two is divided by without rounding.
-bool can_divide(const tl_tensor_desc_t& desc, std::size_t ranks_of_host) {
-  return desc.op != TL_AVERAGE || (ranks_of_host & (ranks_of_host - 1)) == 0;
+// What a tensor's sums are in until they are the result.
+tl_dtype_t dtype_of_sums(const tl_tensor_desc_t& desc) {
+  return desc.dtype == TL_FLOAT16 || desc.dtype == TL_BFLOAT16 ? TL_FLOAT32 : desc.dtype;
 }
 
 tl_tensor_desc_t described(const char* name, tl_operation_t operation, std::uint64_t count) {
@@ -102,8 +101,10 @@ tl_tensor_desc_t described(const char* name, tl_operation_t operation, std::uint
 
 bool is_worth_sharing(const tl_tensor_desc_t& desc) {
   constexpr std::uint64_t kLeast = 256 << 10;  // less is copied in the time that meetings take
-  return raw_number(desc.operation) == TL_ALLREDUCE && raw_number(desc.dtype) < kDtypeCount &&
-         desc.count <= protocol::kMaxElements && bytes_of(desc) >= kLeast;
+  const unsigned dtype = raw_number(desc.dtype), op = raw_number(desc.op);
+  return raw_number(desc.operation) == TL_ALLREDUCE && dtype < kDtypeCount && op < kReduceOpCount &&
+         can_reduce(static_cast<ReduceOp>(op), static_cast<Dtype>(dtype)) && desc.count <= protocol::kMaxElements &&
+         bytes_of(desc) >= kLeast;
 }
 
 // An allgather of plain bytes: `mine`, and what all ranks of the tensor's set have given.
@@ -131,9 +132,8 @@ class Context::GpuRegistration {
   struct Shared {
     std::size_t index = 0;  // among the descriptions
     const cuda::SharedMemory* memory = nullptr;
-    cuda::Function_ kernel = nullptr;
-    std::vector<cuda::DevicePointer> buffers;  // by rank on the host
-    tl_tensor_t* place = nullptr;              // where they meet
+    cuda::Shares shares;
+    tl_tensor_t* place = nullptr;  // where they meet
   };
 
   Status share();
@@ -141,6 +141,7 @@ class Context::GpuRegistration {
   Result<std::vector<Introduction>> introduce(const std::string& why);
   Status meet_host(std::span<const std::uint32_t> ranks);
   Status find_others();
+  Status prepare_sums();
   Status register_shares(const std::vector<std::vector<std::uint32_t>>& hosts);
   Status register_rest();
   Status register_part(const SharedSet& set, std::span<const tl_tensor_desc_t> descs, std::span<tl_tensor_t*> tensors);
@@ -186,6 +187,7 @@ Status Context::GpuRegistration::share() {
     const auto hosts = by_host(all, set_->rank);
     Status failed = meet_host(hosts[0]);
     if (failed.ok()) failed = find_others();
+    if (failed.ok()) failed = prepare_sums();
     TL_ASSIGN_OR_RETURN(const auto met, introduce(failed.ok() ? "" : failed.what() + ": " + failed.where()));
     group_.why_not = why_not(met, set_->rank);
     if (group_.why_not.empty()) {
@@ -208,7 +210,9 @@ std::string Context::GpuRegistration::find_memory() {
     if (memory == nullptr || reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
       return std::string("tensor '") + (descs_[i].name != nullptr ? descs_[i].name : "") +
              "' is not in memory of tl_gpu_alloc";
-    shared_.push_back({i, memory, nullptr, {}, nullptr});
+    if (!shared_.empty() && &shared_.front().memory->device() != &memory->device())
+      return "tensors of the group are on two GPUs";
+    shared_.push_back({i, memory, {}, nullptr});
   }
   return {};
 }
@@ -231,9 +235,6 @@ Status Context::GpuRegistration::register_part(const SharedSet& set, std::span<c
 
 // The set of this host's ranks, and what they need to meet.
 Status Context::GpuRegistration::meet_host(std::span<const std::uint32_t> ranks) {
-  std::erase_if(shared_, [&](const Shared& each) { return !can_divide(descs_[each.index], ranks.size()); });
-  if (shared_.empty())
-    return {Code::kUnavailable, "averages are shared where a host's ranks are a power of two", "they are not", ""};
   host_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kHost, context_.settings_);
   const std::string addresses = question_ + "/addresses";
   std::vector<tl_tensor_desc_t> descs = {
@@ -246,31 +247,61 @@ Status Context::GpuRegistration::meet_host(std::span<const std::uint32_t> ranks)
   return {};
 }
 
-// Where the host's other ranks have the tensors, and what sums them.
+// Where the host's other ranks have the tensors.
 Status Context::GpuRegistration::find_others() {
   std::vector<cuda::MemoryAddress> mine(shared_.size());
   Status failed;
   for (std::size_t i = 0; i < shared_.size() && failed.ok(); ++i) {
-    const auto address =
-        shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(descs_[shared_[i].index].buffer));
+    const void* buffer = descs_[shared_[i].index].buffer;
+    const auto address = shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(buffer));
     failed = address.status();
     if (address.ok()) mine[i] = *address;
   }
   TL_ASSIGN_OR_RETURN(const auto all, context_.tell_all(*addresses_, std::span<const cuda::MemoryAddress>(mine)));
   TL_RETURN_IF_ERROR(failed);
   for (std::size_t i = 0; i < shared_.size(); ++i) {
-    const tl_tensor_desc_t& desc = descs_[shared_[i].index];
-    cuda::Device& device = shared_[i].memory->device();
-    TL_ASSIGN_OR_RETURN(shared_[i].kernel,
-                        device.kernel(static_cast<ReduceOp>(desc.op), static_cast<Dtype>(desc.dtype)));
     for (std::uint32_t rank = 0; rank < host_->world_size; ++rank) {
       const cuda::MemoryAddress& its = all[rank * shared_.size() + i];
       cuda::DevicePointer buffer = mine[i].pointer;
       if (rank != host_->rank && its.pointer != 0) {  // else that rank says why
-        TL_ASSIGN_OR_RETURN(buffer, group_.mappings.open(device, its));
+        TL_ASSIGN_OR_RETURN(buffer, group_.mappings.open(shared_[i].memory->device(), its));
       }
-      shared_[i].buffers.push_back(buffer);
+      shared_[i].shares.buffers.push_back(buffer);
     }
+  }
+  return {};
+}
+
+// What sums this rank's shares, and where.
+Status Context::GpuRegistration::prepare_sums() {
+  cuda::Device& device = shared_.front().memory->device();
+  std::uint64_t own_bytes = 0;  // of sums in memory of their own
+  for (Shared& each : shared_) {
+    const tl_tensor_desc_t& desc = descs_[each.index];
+    const auto dtype = static_cast<Dtype>(desc.dtype);
+    cuda::Shares& shares = each.shares;
+    shares.self = host_->rank;
+    shares.bytes = bytes_of(desc);
+    shares.element_bytes = dtype_size(dtype);
+    shares.sum_bytes = dtype_size(static_cast<Dtype>(dtype_of_sums(desc)));
+    shares.ranges = cuda::cut(desc.count, shares.element_bytes, host_->world_size);
+    shares.divisor = desc.op == TL_AVERAGE ? set_->world_size : 1;
+    TL_ASSIGN_OR_RETURN(shares.combine, device.kernel(cuda::kernel_name(static_cast<ReduceOp>(desc.op), dtype)));
+    if (shares.sum_bytes == shares.element_bytes) {
+      shares.sums = shares.buffers[shares.self] + shares.mine().offset;
+    } else {
+      shares.sums = own_bytes;
+      own_bytes += shares.mine().bytes / shares.element_bytes * shares.sum_bytes;
+      own_bytes = (own_bytes + 63) / 64 * 64;
+    }
+    if (shares.sum_bytes != shares.element_bytes || desc.op == TL_AVERAGE) {
+      TL_ASSIGN_OR_RETURN(shares.finish, device.kernel(cuda::finish_kernel_name(dtype)));
+    }
+  }
+  if (own_bytes == 0) return {};
+  TL_ASSIGN_OR_RETURN(group_.sums, context_.gpus_->allocate(device.ordinal(), own_bytes));
+  for (Shared& each : shared_) {
+    if (each.shares.sum_bytes != each.shares.element_bytes) each.shares.sums += group_.sums->pointer();
   }
   return {};
 }
@@ -294,31 +325,24 @@ Status Context::GpuRegistration::register_shares(const std::vector<std::vector<s
   std::vector<std::size_t> which;
   for (const Shared& each : shared_) which.push_back(each.index);
   std::vector<tl_tensor_desc_t> descs = descriptions(which);
-  std::vector<std::shared_ptr<SharedTensor>> made;
   for (std::size_t i = 0; i < shared_.size(); ++i) {
-    const std::uint64_t element = dtype_size(static_cast<Dtype>(descs[i].dtype));
-    cuda::Shares& shares = made.emplace_back(std::make_shared<SharedTensor>())->shares;
-    shares = {cuda::cut(descs[i].count, element, host_->world_size),
-              shared_[i].buffers,
-              host_->rank,
-              bytes_of(descs[i]),
-              element,
-              shared_[i].kernel,
-              1};
-    if (descs[i].op == TL_AVERAGE) shares.divisor = host_->world_size;
-    const cuda::Shares::Range mine = shares.ranges[host_->rank];
-    descs[i].buffer = static_cast<std::byte*>(descs[i].buffer) + mine.offset;
-    descs[i].count = mine.bytes / element;
+    const cuda::Shares& shares = shared_[i].shares;
+    descs[i].buffer = reinterpret_cast<void*>(shares.sums);
+    descs[i].count = shares.mine().bytes / shares.element_bytes;
+    descs[i].dtype = dtype_of_sums(descs[i]);
+    if (descs[i].op == TL_AVERAGE) descs[i].op = TL_SUM;
   }
   std::vector<tl_tensor_t*> tensors(descs.size());
   TL_RETURN_IF_ERROR(register_part(across, descs, tensors));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    made[i]->place = shared_[i].place;
-    made[i]->meeting.context = &context_;
-    made[i]->meeting.tensor = shared_[i].place;
-    made[i]->meeting.meets = true;
+    const auto made = std::make_shared<SharedTensor>();
+    made->shares = std::move(shared_[i].shares);
+    made->place = shared_[i].place;
+    made->meeting.context = &context_;
+    made->meeting.tensor = shared_[i].place;
+    made->meeting.meets = true;
+    tensors[i]->shared = made;
     tensors[i]->gpu_buffer = descs_[which[i]].buffer;
-    tensors[i]->shared = std::move(made[i]);
     out_[which[i]] = tensors[i];
   }
   return {};
@@ -349,6 +373,7 @@ Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
     if (group.parts.size() == 1) group.mappings.close();
     TL_RETURN_IF_ERROR(unregister_plain(*group.parts.back(), name));
   }
+  if (group.sums != nullptr) gpus_->release(std::exchange(group.sums, nullptr));
   return {};
 }
 

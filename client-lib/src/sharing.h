@@ -18,7 +18,8 @@ bool is_worth_sharing(const tl_tensor_desc_t& desc);
 struct GpuGroup {
   std::vector<SharedSet> parts;
   cuda::Mappings mappings;
-  std::string why_not;  // nothing is shared; empty: it is
+  cuda::SharedMemory* sums = nullptr;  // memory for sums that do not lie in the tensors; or null
+  std::string why_not;                 // nothing is shared; empty: it is
 };
 
 }  // namespace tensorlane::client

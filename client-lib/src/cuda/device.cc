@@ -176,7 +176,7 @@ bool Device::keep_context() {
   return driver_.context_retain(&same, handle_) == kSuccess;
 }
 
-Result<Function_> Device::kernel(ReduceOp op, Dtype dtype) {
+Result<Function_> Device::kernel(const std::string& name) {
   const Current current(*this);
   TL_RETURN_IF_ERROR(current.status());
   std::lock_guard lock(kernels_mutex_);
@@ -189,7 +189,6 @@ Result<Function_> Device::kernel(ReduceOp op, Dtype dtype) {
     }
   }
   Function_ function = nullptr;
-  const std::string name = kernel_name(op, dtype);
   const Error_ error = driver_.module_function(&function, kernels_, name.c_str());
   if (error != kSuccess) return driver_.error(error, "cuModuleGetFunction", name + ", " + where_);
   return function;
@@ -254,7 +253,7 @@ void Device::end(Transfer& transfer) {
   transfer.in = transfer.out = {};
   transfer.shares = nullptr;
   transfer.met = 0;
-  transfer.may_gather = false;
+  transfer.within = Transfer::Within::kNothing;
   transfer.layout = {};
   transfer.boosted = false;
   transfer.phase = Transfer::Phase::kNew;
@@ -316,6 +315,9 @@ Error_ Device::put(Way way, const Transfer& transfer, const Pieces::Slice& slice
     case Way::kSum:
       call = "cuLaunchKernel";
       return put_sum(transfer, slice, stream);
+    case Way::kFinish:
+      call = "cuLaunchKernel";
+      return put_finish(transfer, stream);
     case Way::kGather:
       call = "cuMemcpyDtoDAsync";
       return put_gathering(transfer, stream);
@@ -323,22 +325,34 @@ Error_ Device::put(Way way, const Transfer& transfer, const Pieces::Slice& slice
   return kSuccess;
 }
 
-// A slice of this rank's share becomes the sum of all ranks' buffers there.
+// A slice of the sums of this rank's share.
 Error_ Device::put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const {
-  constexpr unsigned kMostBlocks = 1024;
-  constexpr std::uint64_t kBytesOfThread = 16;
   const Shares& shares = *transfer.shares;
-  const std::uint64_t offset = shares.ranges[shares.self].offset + slice.offset;
+  const std::uint64_t from = shares.mine().offset + slice.offset / shares.sum_bytes * shares.element_bytes;
   KernelSources sources{};
-  for (std::size_t rank = 0; rank < shares.buffers.size(); ++rank) sources.at[rank] = shares.buffers[rank] + offset;
-  DevicePointer sum = shares.buffers[shares.self] + offset;
+  for (std::size_t rank = 0; rank < shares.buffers.size(); ++rank) sources.at[rank] = shares.buffers[rank] + from;
+  DevicePointer sums = shares.sums + slice.offset;
   auto count = static_cast<std::uint32_t>(shares.buffers.size());
-  std::uint64_t elements = slice.bytes / shares.element_bytes;
+  std::uint64_t elements = slice.bytes / shares.sum_bytes;
+  void* parameters[] = {&sums, &sources, &count, &elements};
+  return launch(shares.combine, slice.bytes, parameters, stream);
+}
+
+// The result of this rank's share, in its buffer.
+Error_ Device::put_finish(const Transfer& transfer, Stream_ stream) const {
+  const Shares& shares = *transfer.shares;
+  DevicePointer result = shares.buffers[shares.self] + shares.mine().offset, sums = shares.sums;
+  std::uint64_t elements = shares.mine().bytes / shares.element_bytes;
   double divisor = shares.divisor;
-  void* parameters[] = {&sum, &sources, &count, &elements, &divisor};
-  const std::uint64_t blocks = slice.bytes / (kKernelThreads * kBytesOfThread) + 1;
-  return driver_.launch(shares.kernel, static_cast<unsigned>(std::min<std::uint64_t>(blocks, kMostBlocks)), 1, 1,
-                        kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
+  void* parameters[] = {&result, &sums, &elements, &divisor};
+  return launch(shares.finish, shares.mine().bytes, parameters, stream);
+}
+
+// A kernel that writes so many bytes.
+Error_ Device::launch(Function_ function, std::uint64_t bytes, void** parameters, Stream_ stream) const {
+  constexpr std::uint64_t kMostBlocks = 1024, kBytesOfBlock = std::uint64_t{kKernelThreads} * 16;
+  const auto blocks = static_cast<unsigned>(std::min(bytes / kBytesOfBlock + 1, kMostBlocks));
+  return driver_.launch(function, blocks, 1, 1, kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
 }
 
 // The others' shares of the result come into this rank's buffer.
@@ -355,7 +369,8 @@ Error_ Device::put_gathering(const Transfer& transfer, Stream_ stream) const {
 }
 
 void Device::count(Way way, std::uint64_t bytes) {
-  std::atomic<std::uint64_t>* const counts[] = {&bytes_out_, &bytes_in_, &bytes_in_, &bytes_summed_, &bytes_gathered_};
+  std::atomic<std::uint64_t>* const counts[] = {&bytes_out_,    &bytes_in_,       &bytes_in_,
+                                                &bytes_summed_, &bytes_finished_, &bytes_gathered_};
   counts[static_cast<std::size_t>(way)]->fetch_add(bytes, std::memory_order_relaxed);
 }
 

@@ -13,7 +13,6 @@
 
 #include "client-lib/src/cuda/driver.h"
 #include "client-lib/src/cuda/pieces.h"
-#include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 
@@ -61,11 +60,13 @@ struct Transfer {
   enum class Phase : std::uint8_t { kNew, kActive, kStopping, kFilling };
   Phase phase = Phase::kNew;
   bool is_ready = false;
-  bool has_arrived = false;     // all of the result is in host memory
-  Pieces reading, writing;      // of `in` and of `out`
-  Pieces summing;               // of `in`: what is summed before it is read
-  std::uint32_t met = 0;        // how often the host's ranks have met
-  bool may_gather = false;      // the other ranks' shares of the result are in place
+  bool has_arrived = false;  // all of the result is in host memory
+  Pieces reading, writing;   // of `in` and of `out`
+  Pieces summing;            // of `in`: what is summed before it is read
+  std::uint32_t met = 0;     // how often the host's ranks have met
+  // What comes next within the host's GPUs: nothing, the result of this rank's share, or the others' shares of it.
+  enum class Within : std::uint8_t { kNothing, kFinish, kGather };
+  Within within = Within::kNothing;
   bool poison = false;          // kStopping: its result becomes 0xff
   bool filled = false;          // kFilling: that was issued
   std::uint32_t in_flight = 0;  // copies on the GPU
@@ -110,9 +111,9 @@ class Device {
   // A JSON object. Any thread.
   std::string status() const;
 
-  // What sums tensors of this type. Errors: Unavailable (no kernels in this build, a driver that cannot load them). Any
-  // thread.
-  Result<Function_> kernel(ReduceOp op, Dtype dtype);
+  // The kernel of this name (kernels.h). Errors: Unavailable (no kernels in this build, a driver that cannot load
+  // them). Any thread.
+  Result<Function_> kernel(const std::string& name);
   // The context outlives this object, and the process's use of the GPU. False where the driver refuses.
   bool keep_context();
 
@@ -138,7 +139,7 @@ class Device {
   // slice of the host's buffers, or a copy of all other shares, is put on our stream of its direction; it is in
   // `copies` until its event has come. Where only the event could not be recorded, the transfer keeps one copy in
   // flight for good.
-  enum class Way : std::uint8_t { kOut, kIn, kFill, kSum, kGather };
+  enum class Way : std::uint8_t { kOut, kIn, kFill, kSum, kFinish, kGather };
   struct Copy {
     Transfer* transfer = nullptr;
     Way way{};
@@ -180,11 +181,13 @@ class Device {
   std::string name_, uuid_, no_stream_wait_;
   Error_ put(Way way, const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream, const char*& call);
   Error_ put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const;
+  Error_ put_finish(const Transfer& transfer, Stream_ stream) const;
+  Error_ launch(Function_ function, std::uint64_t bytes, void** parameters, Stream_ stream) const;
   Error_ put_gathering(const Transfer& transfer, Stream_ stream) const;
   void count(Way way, std::uint64_t bytes);
 
   Direction out_, in_, within_;
-  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0}, bytes_summed_{0}, bytes_gathered_{0};
+  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0}, bytes_summed_{0}, bytes_finished_{0}, bytes_gathered_{0};
 
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;

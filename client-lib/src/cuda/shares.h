@@ -3,6 +3,9 @@
 // result from the others' buffers. So each byte of the host's sum passes the bus to the host once, and not once for
 // each rank.
 //
+// Sums of 16-bit numbers are float32 until they are the result: they have memory of their own, travel so, and are
+// rounded once, after the division of an average.
+//
 // A rank reads others' memory only between meetings of the host's ranks, of which an operation has three: when all
 // inputs are there, when all shares of the result are in place, and when all have taken them.
 #pragma once
@@ -14,8 +17,6 @@
 
 namespace tensorlane::client::cuda {
 
-inline constexpr std::uint32_t kMeetings = 3;
-
 struct Shares {
   // Bytes of the tensor, by rank on the host. Starts are multiples of 64, and none is empty.
   struct Range {
@@ -26,8 +27,13 @@ struct Shares {
   std::uint32_t self = 0;              // this rank among them
   std::uint64_t bytes = 0;             // of the tensor
   std::uint64_t element_bytes = 0;
-  Function_ kernel = nullptr;
-  double divisor = 1;
+  DevicePointer sums = 0;       // of this rank's share; its part of its buffer, or memory of their own
+  std::uint64_t sum_bytes = 0;  // of an element of them
+  Function_ combine = nullptr;
+  Function_ finish = nullptr;  // makes the result of what has come from the hosts; null: it is the result
+  double divisor = 1;          // by which `finish` divides
+
+  const Range& mine() const { return ranges[self]; }
 };
 
 // Cuts a tensor of `elements` for `ranks`, which have at least one unit of 64 bytes each.

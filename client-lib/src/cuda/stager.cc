@@ -12,6 +12,7 @@ namespace tensorlane::client::cuda {
 namespace {
 
 using Phase = Transfer::Phase;
+using Within = Transfer::Within;
 
 // How often to look, by what is awaited: the end of a copy, a stream's progress, the network (whose results wake us).
 // Up to four times as long when nothing has come for a while.
@@ -176,7 +177,8 @@ bool Stager::turn(Time now) {
     for (Device::Direction* direction : device->directions()) moved |= see_copies(*device, *direction, now);
     moved |= see_events(*device, now);
     using Way = Device::Way;
-    for (const Way way : {Way::kFill, Way::kSum, Way::kGather, Way::kOut, Way::kIn}) moved |= issue(*device, way, now);
+    for (const Way way : {Way::kFill, Way::kSum, Way::kFinish, Way::kGather, Way::kOut, Way::kIn})
+      moved |= issue(*device, way, now);
   }
   return end_stopped(now) || moved;
 }
@@ -237,6 +239,7 @@ void Stager::was_copied(const Device::Copy& copy) {
     case Device::Way::kSum:
       transfer.summing.copied(copy.slice);
       return transfer.reading.add(copy.slice.ends);
+    case Device::Way::kFinish:
     case Device::Way::kGather:
       return begin_meeting(transfer);
   }
@@ -252,7 +255,7 @@ void Stager::has_met(Transfer& transfer) {
     case 1:
       return transfer.summing.add(transfer.summing.all());
     case 2:
-      transfer.may_gather = true;
+      transfer.within = Within::kGather;
       return;
     default:
       return finish(transfer, {});
@@ -268,8 +271,9 @@ void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
 
 void Stager::look_if_written(Transfer& transfer) {
   if (!transfer.has_arrived || !transfer.writing.all_copied() || transfer.in_flight > 0) return;
-  if (transfer.shares != nullptr) return begin_meeting(transfer);
-  finish(transfer, {});
+  if (transfer.shares == nullptr) return finish(transfer, {});
+  if (transfer.shares->finish == nullptr) return begin_meeting(transfer);
+  transfer.within = Within::kFinish;
 }
 
 // Of each stream, the events come in the order of their transfers: the first one that has not come is asked for.
@@ -310,7 +314,8 @@ bool Stager::see_events(Device& device, Time now) {
 bool Stager::wants(const Transfer& transfer, Device::Way way) {
   if (way == Device::Way::kFill) return transfer.phase == Phase::kFilling && !transfer.filled;
   if (transfer.phase != Phase::kActive) return false;
-  if (way == Device::Way::kGather) return transfer.may_gather;
+  if (way == Device::Way::kFinish) return transfer.within == Within::kFinish;
+  if (way == Device::Way::kGather) return transfer.within == Within::kGather;
   const Pieces& pieces = way == Device::Way::kOut   ? transfer.reading
                          : way == Device::Way::kSum ? transfer.summing
                                                     : transfer.writing;
@@ -329,9 +334,12 @@ Pieces::Slice Stager::next_slice(Transfer& transfer, Device::Way way) {
     case Device::Way::kFill:
       transfer.filled = true;  // also where its memory cannot be reached
       return {0, transfer.out.bytes, 0};
+    case Device::Way::kFinish:
+      transfer.within = Within::kNothing;
+      return {0, transfer.shares->mine().bytes, 0};
     case Device::Way::kGather:
-      transfer.may_gather = false;
-      return {0, transfer.shares->bytes - transfer.in.bytes, 0};
+      transfer.within = Within::kNothing;
+      return {0, transfer.shares->bytes - transfer.shares->mine().bytes, 0};
   }
   return {};
 }
