@@ -1,10 +1,11 @@
-// gpu_check PART [--driver LIBRARY] [--largest BYTES] [--seed N] [--brief] [--out FILE]
+// gpu_check PART [--driver LIBRARY] [--kernels FILE] [--largest BYTES] [--seed N] [--brief] [--out FILE]
 //
 // One rank of a job (`tensorlane run` starts it) that uses a GPU by the C interface. PART is "correctness" (all
 // operations bitwise as on host memory, registered tensors, random streams), "staging" (bandwidth beside a plain pinned
 // copy), "latency" (of small operations beside host memory and copies, of urgent ones behind bulk), "overlap"
-// (of copies with the network, two ranks on two hosts), "cpu" (time of the program's threads for each call) or "sharing"
-// (sums on the GPUs of two hosts' ranks, bitwise as on host memory, and how long they take). Rank 0 writes its figures to FILE as JSON. Exit status: 1 when a check fails.
+// (of copies with the network, two ranks on two hosts), "cpu" (time of the program's threads for each call), "kernels"
+// (their bandwidth beside a copy's) or "sharing" (sums on the GPUs of two hosts' ranks, bitwise as on host memory, and
+// how long they take). Rank 0 writes its figures to FILE as JSON. Exit status: 1 when a check fails.
 #include "gpu_check.h"
 
 #include <algorithm>
@@ -45,11 +46,11 @@ nlohmann::json Samples::json(double factor) const {
 namespace {
 
 [[noreturn]] void usage(const char* why) {
-  std::fprintf(
-      stderr,
-      "gpu_check: %s: usage: gpu_check correctness|staging|latency|overlap|cpu|sharing [--driver LIBRARY] [--largest BYTES] "
-      "[--seed N] [--brief] [--out FILE]\n",
-      why);
+  std::fprintf(stderr,
+               "gpu_check: %s: usage: gpu_check correctness|staging|latency|overlap|cpu|kernels|sharing [--driver "
+               "LIBRARY] [--largest BYTES] "
+               "[--seed N] [--brief] [--out FILE]\n",
+               why);
   std::exit(2);
 }
 
@@ -69,6 +70,8 @@ Settings parse(int argc, char** argv) {
       settings.driver = value;
     else if (key == "--largest")
       settings.largest = std::strtoull(value, nullptr, 10);
+    else if (key == "--kernels")
+      settings.kernels = value;
     else if (key == "--seed")
       settings.seed = std::strtoull(value, nullptr, 10);
     else if (key == "--out")
@@ -94,6 +97,8 @@ void run_part(Rank& rank) {
     measure_overlap(rank);
   } else if (part == "cpu") {
     measure_cpu(rank);
+  } else if (part == "kernels") {
+    measure_kernels(rank);
   } else if (part == "sharing") {
     check_sharing(rank);
     measure_sharing(rank);

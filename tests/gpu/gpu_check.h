@@ -20,6 +20,7 @@ using Bytes = std::vector<std::byte>;
 struct Settings {
   std::string part;
   std::string driver = "libcuda.so.1";
+  std::string kernels;                 // a file of them, for the part that measures kernels
   std::string out;                     // for rank 0's figures; "": stdout
   std::uint64_t largest = 1ULL << 30;  // bytes of the largest tensor
   std::uint64_t seed = 1;
@@ -132,5 +133,6 @@ void measure_overlap(Rank& rank);
 void measure_urgent(Rank& rank);
 void measure_cpu(Rank& rank);
 void measure_sharing(Rank& rank);
+void measure_kernels(Rank& rank);
 
 }  // namespace tensorlane::gpu_check

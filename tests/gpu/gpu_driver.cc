@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 namespace tensorlane::gpu_check {
 namespace {
@@ -25,18 +25,6 @@ void need(void* library, const char* name, Function*& function) {
 
 unsigned long long address(const void* memory) {
   return reinterpret_cast<unsigned long long>(memory);
-}
-
-struct Copy {
-  void* to;
-  const void* from;
-  std::size_t bytes;
-};
-
-void run_copy(void* argument) {
-  const Copy* copy = static_cast<Copy*>(argument);
-  std::memcpy(copy->to, copy->from, copy->bytes);
-  delete copy;
 }
 
 void sleep_for(void* argument) {
@@ -77,13 +65,16 @@ void Gpu::load_calls(void* library) {
   need(library, "cuMemcpyDtoHAsync_v2", calls_.to_host);
   need(library, "cuMemcpyHtoDAsync_v2", calls_.to_gpu);
   need(library, "cuMemsetD8Async", calls_.fill);
+  need(library, "cuMemcpyDtoDAsync_v2", calls_.copy);
+  need(library, "cuModuleLoadData", calls_.module_load);
+  need(library, "cuModuleGetFunction", calls_.module_function);
+  need(library, "cuLaunchKernel", calls_.launch);
   if (is_fake()) return;
   need(library, "cuMemAlloc_v2", calls_.alloc);
   need(library, "cuMemFree_v2", calls_.free);
   need(library, "cuStreamCreate", calls_.stream_create);
   need(library, "cuStreamDestroy_v2", calls_.stream_destroy);
   need(library, "cuStreamSynchronize", calls_.stream_synchronize);
-  need(library, "cuMemcpyDtoDAsync_v2", calls_.copy);
   need(library, "cuLaunchHostFunc", calls_.launch_host);
 }
 
@@ -175,12 +166,23 @@ void Gpu::to_host(void* pinned, const void* gpu, std::size_t bytes, Stream strea
 }
 
 void Gpu::copy(void* to, const void* from, std::size_t bytes, Stream stream) const {
-  if (is_fake()) return check(fake_.launch(stream, run_copy, new Copy{to, from, bytes}), "fake_cuda_launch");
   check(calls_.copy(address(to), address(from), bytes, stream), "cuMemcpyDtoDAsync");
 }
 
 void Gpu::fill(void* gpu, unsigned char value, std::size_t bytes, Stream stream) const {
   check(calls_.fill(address(gpu), value, bytes, stream), "cuMemsetD8Async");
+}
+
+void Gpu::load_kernels(const std::string& image) {
+  check(calls_.module_load(&kernels_, image.c_str()), "cuModuleLoadData");
+}
+
+void Gpu::launch(const char* kernel, std::uint64_t bytes, void** parameters, Stream stream) const {
+  constexpr std::uint64_t kThreads = 256, kBytesOfThread = 16, kMostBlocks = 1024;
+  void* function = nullptr;
+  check(calls_.module_function(&function, kernels_, kernel), "cuModuleGetFunction");
+  const auto blocks = static_cast<unsigned>(std::min(bytes / (kThreads * kBytesOfThread) + 1, kMostBlocks));
+  check(calls_.launch(function, blocks, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr), "cuLaunchKernel");
 }
 
 void Gpu::pause(Stream stream, std::uint64_t microseconds) const {

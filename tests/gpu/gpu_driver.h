@@ -39,6 +39,10 @@ class Gpu {
   void to_host(void* pinned, const void* gpu, std::size_t bytes, Stream stream) const;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) const;  // within the GPU
   void fill(void* gpu, unsigned char value, std::size_t bytes, Stream stream) const;
+  // Of a fat binary or PTX; once.
+  void load_kernels(const std::string& image);
+  // One that writes so many bytes, 16 by a thread.
+  void launch(const char* kernel, std::uint64_t bytes, void** parameters, Stream stream) const;
   void pause(Stream stream, std::uint64_t microseconds) const;  // the stream does nothing for so long
 
  private:
@@ -56,13 +60,17 @@ class Gpu {
     int (*to_host)(void*, Address, std::size_t, void*) = nullptr;
     int (*to_gpu)(Address, const void*, std::size_t, void*) = nullptr;
     int (*fill)(Address, unsigned char, std::size_t, void*) = nullptr;
+    int (*copy)(Address, Address, std::size_t, void*) = nullptr;
+    int (*module_load)(void**, const void*) = nullptr;
+    int (*module_function)(void**, void*, const char*) = nullptr;
+    int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                  void**) = nullptr;
     // Not in the fake driver.
     int (*alloc)(Address*, std::size_t) = nullptr;
     int (*free)(Address) = nullptr;
     int (*stream_create)(void**, unsigned) = nullptr;
     int (*stream_destroy)(void*) = nullptr;
     int (*stream_synchronize)(void*) = nullptr;
-    int (*copy)(Address, Address, std::size_t, void*) = nullptr;
     int (*launch_host)(void*, void (*)(void*), void*) = nullptr;
   };
   // The fake driver's controls (tests/cuda/fake_driver.h); null on a GPU.
@@ -84,6 +92,7 @@ class Gpu {
   Calls calls_;
   Fake fake_;
   int device_ = 0;
+  void* kernels_ = nullptr;
 };
 
 }  // namespace tensorlane::gpu_check

@@ -50,6 +50,14 @@ def measured(part, ranks=1):
     return run
 
 
+def kernels(kit, seconds):
+    image = kit.folder / "lib" / "kernels.fatbin"
+    if not image.exists():
+        raise Skipped("the kit has no kernels: it was packed where there is no nvcc")
+    arguments = ["--kernels", image, "--largest", largest(kit), *brief(kit)]
+    return kit.job(1, 1, kit.gpu_check("kernels", *arguments), seconds)
+
+
 def sharing(kit, seconds):
     """Two hosts with two ranks each, all on one GPU."""
     command = kit.gpu_check("sharing", "--largest", largest(kit), *brief(kit))
@@ -159,6 +167,7 @@ PARTS = (
     Part("latency", "small operations beside host memory and plain copies; urgent behind bulk", False, 40, measured("latency")),
     Part("overlap", "a sum between two daemons beside one of host memory and plain copies", False, 40, measured("overlap", 2)),
     Part("sharing", "sums of a host's ranks on their GPU, as on host memory; beside tensors that each rank copies", True, 90, sharing),
+    Part("kernels", "bandwidth of the kernels that sum, beside a copy within the GPU", False, 30, kernels),
     Part("cpu", "time of the program's threads for each call", False, 30, measured("cpu")),
     Part("idle", "a training loop with and without an idle daemon and joined job", False, 60, script("rank_idle.py", 1)),
     Part("peers", "two daemons beside Gloo and NCCL over sockets, two ranks on one GPU", False, 170, peers),

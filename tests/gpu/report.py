@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 STAGING_TARGET = 0.90  # of a plain pinned copy's bandwidth
+KERNEL_TARGET = 0.85  # of a copy's bandwidth within the GPU
 IDLE_TARGET = 1.02  # of an iteration's time without a daemon
 
 
@@ -73,6 +74,12 @@ def of_overlap(figures):
         yield Row(f"allreduce of {size(int(bytes_))}, two daemons", times(each["gpu_memory_us"]), beside, f"{each['ratio']:.2f}")
 
 
+def of_kernels(figures):
+    for kernel, each in figures["kernels"].items():
+        yield Row(f"{kernel}, {size(each['bytes'])} each", f"{each['gb_per_s']['median']:.0f} GB/s", f"copy {each['copy_gb_per_s']['median']:.0f} GB/s",
+                  f"{each['ratio']:.2f}", verdict(f">= {KERNEL_TARGET}", each["ratio"] >= KERNEL_TARGET))
+
+
 def of_sharing(figures):
     yield Row("sums of a host's ranks on their GPU", f"{figures['checked']} checks, {figures['wrong']} wrong", "host memory")
     for bytes_, each in figures["sharing"].items():
@@ -123,7 +130,7 @@ def of_cores(figures):
 
 ROWS = {
     "operations_one_daemon": of_operations, "operations_two_daemons": of_operations, "calls": of_calls, "training": of_training, "staging": of_staging,
-    "latency": of_latency, "overlap": of_overlap, "sharing": of_sharing, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
+    "latency": of_latency, "overlap": of_overlap, "sharing": of_sharing, "kernels": of_kernels, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
 }
 
 

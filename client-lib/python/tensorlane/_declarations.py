@@ -100,6 +100,8 @@ SIGNATURES = {
     "tl_host": ([_POINTER], ctypes.c_char_p),
     "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
     "tl_alloc": ([_POINTER, ctypes.c_size_t, _OUT], ctypes.c_int),
+    "tl_gpu_alloc": ([_POINTER, ctypes.c_int, ctypes.c_size_t, _OUT], ctypes.c_int),
+    "tl_gpu_free": ([_POINTER, _POINTER], ctypes.c_int),
     "tl_free": ([_POINTER, _POINTER], ctypes.c_int),
     "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
     "tl_unregister": ([_POINTER, ctypes.c_char_p], ctypes.c_int),

@@ -22,7 +22,7 @@ from ._declarations import (  # noqa: F401  the package takes them from here
     PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, SetConfig, TensorDesc, options,
 )
 from ._gate import Gate, left
-from ._registered import Group, Tensor
+from ._registered import GpuMemory, Group, Tensor
 from ._unnamed import Unnamed
 
 HOST = (MEMORY_HOST, None)  # where the memory of a call lies, and the stream that it is ordered by
@@ -128,6 +128,7 @@ class Context:
         self._lock = threading.Lock()  # of what follows, where threads unregister
         self.unnamed = Unnamed()
         self._groups = []
+        self._unused_gpu_memory = collections.deque()
         self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
         self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
@@ -207,7 +208,7 @@ class Context:
         try:
             for desc, on_gpu in zip(array, on_gpus):
                 memory.append(None if on_gpu else self._allocate(desc.count * ELEMENT_BYTES[desc.dtype]))
-                desc.buffer = on_gpu.allocate() if on_gpu else memory[-1]
+                desc.buffer = on_gpu.allocate(self) if on_gpu else memory[-1]
             _interruptible(
                 lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles))
             )
@@ -254,6 +255,12 @@ class Context:
         """Gives back the tensor of an array call, "operation.name", of which nothing is under way. Collective."""
         _interruptible(lambda: check(library().tl_unregister(self._handle, call.encode())))
 
+    def gpu_memory(self, device, size):
+        """A GpuMemory on the GPU of this number."""
+        memory = ctypes.c_void_p()
+        check(library().tl_gpu_alloc(self._handle, device, size, ctypes.byref(memory)))
+        return GpuMemory(memory.value, size, self._unused_gpu_memory)
+
     def _allocate(self, size):
         memory = ctypes.c_void_p()
         check(library().tl_alloc(self._handle, size, ctypes.byref(memory)))
@@ -270,6 +277,9 @@ class Context:
                 self._unregistered.append((tensor, address))
             else:
                 self._free(address)
+        while self._unused_gpu_memory:
+            with self.gate:
+                check(library().tl_gpu_free(self._handle, self._unused_gpu_memory.popleft()))
 
     def _idle_group(self, kind):
         alike = [group for group in self._groups if group.kind == kind and not group.leaves]

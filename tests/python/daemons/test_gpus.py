@@ -39,6 +39,11 @@ def test_ddp(stream_wait):
     all_say(2, on_gpus(2, 1, "gpu_ddp.py", TENSORLANE_STREAM_WAIT=stream_wait), "DDP on GPUs is right")
 
 
+def test_sharing():
+    """The fake driver takes anything for kernels, which this build may not have."""
+    all_say(4, on_gpus(4, 2, "gpu_sharing.py", TENSORLANE_GPU_SUMS="1", TENSORLANE_GPU_KERNELS=__file__), "what GPUs share is right")
+
+
 @pytest.mark.parametrize(
     "part, symbol",
     [

@@ -45,6 +45,9 @@ class Backend:
     def without_autocast(self):
         return contextlib.nullcontext()
 
+    def tensor_of(self, memory, device):
+        return torch.ops.fake_gpu.tensor_of(memory.address, memory.size, id(memory), device)
+
 
 backend = Backend()
 driver = None  # the controls of the fake driver, by ctypes

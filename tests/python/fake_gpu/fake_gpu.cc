@@ -3,6 +3,8 @@
 // ordered behind what the library does sees the old values. Copies from a fake GPU to itself are put on the stream:
 // what the library does sees the old values where it is not ordered behind them. Autograd has threads for it, as for
 // CUDA.
+#include <dlfcn.h>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -208,6 +210,29 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar);
   m.impl("record_stream", &record_stream);
+}
+
+// The memory at `address`, which a Python object owns. Python is in the process, but not linked.
+at::Tensor tensor_of(std::int64_t address, std::int64_t bytes, std::int64_t object, c10::Device device) {
+  const auto of_python = [](const char* name) { return dlsym(RTLD_DEFAULT, name); };
+  using OfObject = void (*)(void*);
+  static const auto increase = reinterpret_cast<OfObject>(of_python("Py_IncRef"));
+  static const auto decrease = reinterpret_cast<OfObject>(of_python("Py_DecRef"));
+  static const auto lock = reinterpret_cast<int (*)()>(of_python("PyGILState_Ensure"));
+  static const auto unlock = reinterpret_cast<void (*)(int)>(of_python("PyGILState_Release"));
+  void* owner = reinterpret_cast<void*>(object);
+  const auto with_python = [](OfObject change, void* of) {
+    const int state = lock();
+    change(of);
+    unlock(state);
+  };
+  with_python(increase, owner);
+  return at::from_blob(
+      reinterpret_cast<void*>(address), {bytes}, [=](void*) { with_python(decrease, owner); },
+      at::TensorOptions().dtype(at::kByte).device(device), device);
+}
+TORCH_LIBRARY(fake_gpu, m) {
+  m.def("tensor_of(int address, int bytes, int object, Device device) -> Tensor", &tensor_of);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

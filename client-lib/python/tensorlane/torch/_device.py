@@ -6,6 +6,7 @@ makes the current stream wait.
 """
 
 import contextlib
+import os
 import weakref
 
 import torch
@@ -50,8 +51,13 @@ class Cuda:
     def without_autocast(self):
         return torch.autocast("cuda", enabled=False)
 
+    def tensor_of(self, memory, device):
+        """The bytes of a GpuMemory, which lives as long as the tensor."""
+        return torch.as_tensor(memory, device=device)
+
 
 _backends = {"cuda": Cuda()}
+_SHARED_FROM = 256 << 10  # bytes, as in tensorlane.h (tl_gpu_alloc)
 
 
 def register(kind, backend):
@@ -182,10 +188,15 @@ class Buffer:
         self._whole = None
         self._lent = None
 
-    def allocate(self):
-        """Its address."""
+    def allocate(self, context):
+        """Its address. It is the library's memory where the ranks of a host are to share it."""
         count, dtype = self._kind
-        self._whole = torch.empty(count, dtype=dtype, device=self.device)
+        size = count * torch.empty(0, dtype=dtype).element_size()
+        if os.environ.get("TENSORLANE_GPU_SUMS") == "1" and size >= _SHARED_FROM:
+            memory = context.gpu_memory(self.device.index, size)
+            self._whole = _backends[self.device.type].tensor_of(memory, self.device).view(dtype)
+        else:
+            self._whole = torch.empty(count, dtype=dtype, device=self.device)
         return self._whole.data_ptr()
 
     def lend(self):
