@@ -19,10 +19,11 @@
 //   release, unregister, free, close, pop) still do so, and return the error.
 // - Memory of cuMemAlloc is a file without a name, which other processes with this driver map (cuIpcOpenMemHandle).
 //   Memory that is freed while they have it open is filled with a pattern. One allocation has 1 GiB at most.
-// - The image of a module may be anything but null. Its kernels are those of the library
-//   (client-lib/src/cuda/kernels/on_host.h), which the stream's thread computes. All memory of devices that this
-//   process knows is in reach of each device. What is wrong with a kernel's addresses is a violation when it is
-//   launched, and a sticky error when it runs, as on a GPU.
+// - The image of a module may be anything but null. Its kernels are those of the library, both those that combine and
+//   those that finish (client-lib/src/cuda/kernels.h), which the stream's thread computes. All memory of devices that
+//   this process knows is in reach of each device. Each operand of a kernel has to be a multiple of 16, to lie wholly
+//   in an allocation, and to be the result's very memory or none of it. What is wrong with that is a violation when
+//   the kernel is launched, and a sticky error when it runs, as on a GPU.
 // - Contexts outlive their last release, as they do under a framework that holds a reference; using one that the
 //   program does not retain is a violation.
 //
@@ -60,10 +61,10 @@ struct FakeCudaCopy {
   int direction;  // FakeCudaDirection; kFakeCudaOut is device to host, kFakeCudaWithin device to device
   int device;
   void* stream;
-  uint64_t device_address;  // of a copy within device memory and of a kernel: where the result goes
-  uint64_t host_address;    // of a copy between the two
-  uint64_t source_address;  // of a copy within device memory
-  uint64_t bytes;
+  uint64_t device_address;     // of a copy within device memory and of a kernel: where the result goes
+  uint64_t host_address;       // of a copy between the two
+  uint64_t source_address;     // of a copy within device memory
+  uint64_t bytes;              // of a kernel: of the result
   uint64_t put, began, ended;  // moments
   int failed;                  // 1: discarded, or it failed when it ran
 };

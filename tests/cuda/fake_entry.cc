@@ -8,10 +8,14 @@ namespace {
 
 constexpr std::uintptr_t kAlignment = 16;  // of what a kernel is given
 
-// Of two pieces of memory of this size.
-bool overlap(const void* one, const void* other, std::size_t bytes) {
-  const auto first = reinterpret_cast<std::uintptr_t>(one), second = reinterpret_cast<std::uintptr_t>(other);
-  return std::max(first, second) - std::min(first, second) < bytes;
+struct Piece {
+  const void* memory;
+  std::size_t bytes;
+};
+bool overlap(const Piece& one, const Piece& other) {
+  const auto first = reinterpret_cast<std::uintptr_t>(one.memory),
+             second = reinterpret_cast<std::uintptr_t>(other.memory);
+  return first < second ? second - first < one.bytes : first - second < other.bytes;
 }
 
 }  // namespace
@@ -133,7 +137,7 @@ bool Entry::find_memory(Operation& operation) {
       return find_on_device(operation, operation.to);
     case kFakeCudaWithin:
       if (!find_on_device(operation, operation.to) || !find_on_device(operation, operation.from)) return false;
-      if (overlap(operation.to, operation.from, operation.bytes))
+      if (overlap({operation.to, operation.bytes}, {operation.from, operation.bytes}))
         violate(0, operation.bytes, " bytes at ", operation.from, " overlap those at ", operation.to);
       return true;
     default:
@@ -174,19 +178,21 @@ void Entry::find_operands(Operation& operation) {
   const Launch& launch = *operation.launch;
   if (launch.count == 0 || launch.count > client::cuda::kMaxSources)
     return fault(operation, kIllegalAddress, "a kernel with ", launch.count, " sources");
-  std::vector<const void*> operands{operation.to};
+  const Piece result{operation.to, operation.bytes};
+  std::vector<Piece> operands{result};
   for (std::uint32_t source = 0; source < launch.count; ++source)
-    operands.push_back(pointer_to(launch.sources.at[source]));
-  for (const void* operand : operands) {
-    const auto range = device_range(operand, operation.bytes);
+    operands.push_back({pointer_to(launch.sources.at[source]), launch.source_bytes});
+  for (const auto& [memory, bytes] : operands) {
+    const auto range = device_range(memory, bytes);
     operation.use(range);
+    const bool in_place = memory == result.memory && bytes == result.bytes;
     if (range == nullptr) {
-      fault(operation, kIllegalAddress, operation.bytes, " bytes at ", operand,
+      fault(operation, kIllegalAddress, bytes, " bytes at ", memory,
             " are not wholly in an allocation of device memory");
-    } else if (reinterpret_cast<std::uintptr_t>(operand) % kAlignment != 0) {
-      fault(operation, kMisalignedAddress, "the address ", operand, " is not a multiple of ", kAlignment);
-    } else if (operand != operation.to && overlap(operand, operation.to, operation.bytes)) {
-      fault(operation, kIllegalAddress, "the source at ", operand, " overlaps the result at ", operation.to);
+    } else if (reinterpret_cast<std::uintptr_t>(memory) % kAlignment != 0) {
+      fault(operation, kMisalignedAddress, "the address ", memory, " is not a multiple of ", kAlignment);
+    } else if (!in_place && overlap({memory, bytes}, result)) {
+      fault(operation, kIllegalAddress, "the source at ", memory, " overlaps the result at ", result.memory);
     }
   }
 }

@@ -79,12 +79,19 @@ class FakeDriver : public testing::Test {
     return function;
   }
 
+  // One that combines.
   int launch(Function_ function, Stream_ stream, DevicePointer out, const std::vector<DevicePointer>& from,
-             std::uint64_t elements, double divisor = 1) {
+             std::uint64_t elements) {
     KernelSources sources{};
     std::copy(from.begin(), from.end(), sources.at);
     auto count = static_cast<std::uint32_t>(from.size());
-    void* parameters[] = {&out, &sources, &count, &elements, &divisor};
+    void* parameters[] = {&out, &sources, &count, &elements};
+    return driver_.launch(function, 3, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
+  }
+
+  int finish(Function_ function, Stream_ stream, DevicePointer out, DevicePointer in, std::uint64_t elements,
+             double divisor) {
+    void* parameters[] = {&out, &in, &elements, &divisor};
     return driver_.launch(function, 3, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
   }
 

@@ -2,6 +2,7 @@
 // client-lib/src/cuda/kernels/on_host.h, which run on the CPU.
 #include "client-lib/src/cuda/kernels/on_host.h"
 
+#include <optional>
 #include <string_view>
 
 #include "common/base/dtype.h"
@@ -12,19 +13,28 @@ namespace tensorlane::fake_cuda {
 namespace {
 
 constexpr unsigned kMaxThreads = 1024, kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535;
-constexpr int kParameters = 5;
-
-bool is_kernel(std::string_view name) {
-  return client::cuda::combine_on_host(name, nullptr, {}, 0, 0, 1);
-}
+constexpr int kParameters = 4;
 
 // Of the dtype that ends the kernel's name.
-std::size_t element_bytes(std::string_view kernel) {
-  for (std::size_t number = 0; number < kDtypeCount; ++number) {
-    const auto dtype = static_cast<Dtype>(number);
-    if (kernel.ends_with(std::string("_") + dtype_name(dtype))) return dtype_size(dtype);
-  }
-  return 0;
+Dtype dtype_of(std::string_view kernel) {
+  std::size_t number = 0;
+  while (!kernel.ends_with(std::string("_") + dtype_name(static_cast<Dtype>(number)))) ++number;
+  return static_cast<Dtype>(number);
+}
+
+// What numbers of this type become when they are combined.
+Dtype accumulator_of(Dtype dtype) {
+  return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : dtype;
+}
+
+// Nothing: there is no kernel of this name.
+std::optional<Function> find_kernel(const std::shared_ptr<Module>& module, const char* name) {
+  const bool combines = client::cuda::combine_on_host(name, nullptr, {}, 0, 0);
+  const bool finishes = client::cuda::finish_on_host(name, nullptr, nullptr, 0, 1);
+  if (!combines && !finishes) return std::nullopt;
+  const Dtype dtype = dtype_of(name);
+  const std::size_t of_tensor = dtype_size(dtype), combined = dtype_size(accumulator_of(dtype));
+  return Function{module, name, finishes, finishes ? combined : of_tensor, finishes ? of_tensor : combined};
 }
 
 template <typename T>
@@ -39,17 +49,29 @@ bool all_given(void** parameters) {
   return parameters != nullptr;
 }
 
+// More than there is of memory where the product is too large for its type.
+std::size_t bytes_of(std::uint64_t elements, std::size_t element_bytes) {
+  std::size_t bytes = 0;
+  return __builtin_mul_overflow(elements, element_bytes, &bytes) ? -1 : bytes;
+}
+
 // What a kernel is given, as it is at this moment.
 void read_parameters(void** parameters, Operation& operation) {
   Launch& launch = *operation.launch;
   operation.direction = kFakeCudaKernel;
   operation.to = pointer_to(parameter<DevicePointer>(parameters, 0));
-  launch.sources = parameter<client::cuda::KernelSources>(parameters, 1);
-  launch.count = parameter<std::uint32_t>(parameters, 2);
-  launch.elements = parameter<std::uint64_t>(parameters, 3);
-  launch.divisor = parameter<double>(parameters, 4);
-  // More than there is of memory where the product is too large for its type.
-  if (__builtin_mul_overflow(launch.elements, launch.function->element_bytes, &operation.bytes)) operation.bytes = -1;
+  if (launch.function->finishes) {
+    launch.sources.at[0] = parameter<DevicePointer>(parameters, 1);
+    launch.count = 1;
+    launch.elements = parameter<std::uint64_t>(parameters, 2);
+    launch.divisor = parameter<double>(parameters, 3);
+  } else {
+    launch.sources = parameter<client::cuda::KernelSources>(parameters, 1);
+    launch.count = parameter<std::uint32_t>(parameters, 2);
+    launch.elements = parameter<std::uint64_t>(parameters, 3);
+  }
+  launch.source_bytes = bytes_of(launch.elements, launch.function->source_bytes);
+  operation.bytes = bytes_of(launch.elements, launch.function->result_bytes);
 }
 
 }  // namespace
@@ -79,8 +101,9 @@ int cuModuleGetFunction(Function_* function, Module_ handle, const char* name) {
   const auto module = entry.module(handle);
   if (module == nullptr) return entry.error();
   if (function == nullptr || name == nullptr) return entry.fail(kInvalidValue);
-  if (!is_kernel(name)) return entry.fail(kNotFound);
-  *function = static_cast<Function_>(entry.state().function_of(module, name, element_bytes(name)));
+  const auto kernel = find_kernel(module, name);
+  if (!kernel) return entry.fail(kNotFound);
+  *function = static_cast<Function_>(entry.state().handle_of(*kernel));
   return kSuccess;
 }
 

@@ -1,4 +1,5 @@
 // Kernels of the fake driver, and copies within its memory.
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -31,11 +32,11 @@ TEST_F(FakeKernels, RunInTheOrderOfTheStream) {
     const Stream_ stream = new_stream();
     const Event_ event = new_event();
     const Module_ module = load();
-    const Function_ function = function_of(module, "tl_sum_float32");
+    const Function_ sum = function_of(module, "tl_sum_float32"), finishing = function_of(module, "tl_finish_float32");
     std::iota(host, host + kElements, 1.f);
     for (const DevicePointer each : memory) EXPECT_EQ(driver_.copy_in(each, host, kSize, stream), 0);
-    EXPECT_EQ(
-        launch(function, stream, memory[0], {memory[0], memory[1], memory[2], of_control.address()}, kElements, 2), 0);
+    EXPECT_EQ(launch(sum, stream, memory[0], {memory[0], memory[1], memory[2], of_control.address()}, kElements), 0);
+    EXPECT_EQ(finish(finishing, stream, memory[0], memory[0], kElements, 2), 0);
     EXPECT_EQ(driver_.copy_within(memory[1] + 16, memory[0] + 16, 64, stream), 0);
     EXPECT_EQ(driver_.copy_out(host + kElements, memory[1], kSize, stream), 0);
     EXPECT_EQ(driver_.event_record(event, stream), 0);
@@ -45,16 +46,18 @@ TEST_F(FakeKernels, RunInTheOrderOfTheStream) {
       EXPECT_EQ(host[kElements + place], place >= 4 && place < 20 ? given * 3 / 2 : given) << place;
     }
     const auto log = fake_.all_copies();
-    ASSERT_EQ(log.size(), 6u);
-    EXPECT_EQ(log[3].direction, kFakeCudaKernel);
-    EXPECT_EQ(log[3].device_address, memory[0]);
-    EXPECT_EQ(log[3].bytes, kSize);
-    EXPECT_EQ(log[4].direction, kFakeCudaWithin);
-    EXPECT_EQ(log[4].device_address, memory[1] + 16);
-    EXPECT_EQ(log[4].source_address, memory[0] + 16);
-    EXPECT_EQ(log[4].host_address, 0u);
+    ASSERT_EQ(log.size(), 7u);
+    for (const std::size_t kernel : {3, 4}) {
+      EXPECT_EQ(log[kernel].direction, kFakeCudaKernel);
+      EXPECT_EQ(log[kernel].device_address, memory[0]);
+      EXPECT_EQ(log[kernel].bytes, kSize);
+    }
+    EXPECT_EQ(log[5].direction, kFakeCudaWithin);
+    EXPECT_EQ(log[5].device_address, memory[1] + 16);
+    EXPECT_EQ(log[5].source_address, memory[0] + 16);
+    EXPECT_EQ(log[5].host_address, 0u);
     for (std::size_t place = 1; place < log.size(); ++place) EXPECT_LT(log[place - 1].ended, log[place].began);
-    EXPECT_EQ(fake_.most_in_flight(kFakeCudaKernel), 1u);
+    EXPECT_GE(fake_.most_in_flight(kFakeCudaKernel), 1u);
     EXPECT_EQ(fake_.most_in_flight(kFakeCudaWithin), 1u);
     EXPECT_EQ(driver_.module_unload(module), 0);
     EXPECT_EQ(driver_.event_destroy(event), 0);
@@ -70,8 +73,7 @@ TEST_F(FakeKernels, HaveTheParametersOfTheCall) {
   KernelSources sources{{floats_of(3)}};
   std::uint32_t count = 1;
   std::uint64_t elements = 2;
-  double divisor = 1;
-  void* parameters[] = {&out, &sources, &count, &elements, &divisor};
+  void* parameters[] = {&out, &sources, &count, &elements};
   const DevicePointer result = out;
   const Stream_ stream = new_stream();
   const Function_ function = function_of(load(), "tl_sum_float32");
@@ -81,8 +83,7 @@ TEST_F(FakeKernels, HaveTheParametersOfTheCall) {
   sources = {};
   count = 17;
   elements = 1'000'000;
-  divisor = 5;
-  std::fill_n(parameters, 5, nullptr);
+  std::fill_n(parameters, 4, nullptr);
   fake_.resume_stream(stream);
   EXPECT_EQ(fake_.stream_synchronize(stream), 0);
   EXPECT_EQ(floats(result)[1], 3);
@@ -97,9 +98,8 @@ TEST_F(FakeKernels, LaunchesAreChecked) {
   KernelSources sources{{out}};
   std::uint32_t count = 1;
   std::uint64_t elements = 2;
-  double divisor = 1;
-  void* parameters[] = {&out, &sources, &count, &elements, &divisor};
-  void* incomplete[] = {&out, &sources, nullptr, &elements, &divisor};
+  void* parameters[] = {&out, &sources, &count, &elements};
+  void* incomplete[] = {&out, &sources, nullptr, &elements};
   void* extra[] = {nullptr};
   const Stream_ stream = new_stream();
   const Function_ function = function_of(load(), "tl_sum_float32");
@@ -177,6 +177,87 @@ TEST_F(FakeKernels, OperandsAreMemoryOfDevicesAndDoNotOverlap) {
   EXPECT_EQ(fake_.stream_synchronize(other), kIllegalAddress);
 }
 
+// 16-bit numbers become float32 when they are combined, and 16-bit ones again when they are finished.
+TEST_F(FakeKernels, HaveResultsOfAnotherSizeThanTheSources) {
+  constexpr std::uint16_t kThree = 0x4200, kHalf = 0x3800;  // as float16
+  const DevicePointer wide = allocate(kElements * sizeof(float)), narrow = allocate(kElements * sizeof kThree);
+  auto* halves = reinterpret_cast<std::uint16_t*>(narrow);
+  std::fill_n(halves, kElements, kThree);
+  const Stream_ stream = new_stream();
+  const Module_ module = load();
+  EXPECT_EQ(launch(function_of(module, "tl_sum_float16"), stream, wide, {narrow, narrow}, kElements), 0);
+  EXPECT_EQ(finish(function_of(module, "tl_finish_float16"), stream, narrow, wide, kElements - 1, 12), 0);
+  EXPECT_EQ(fake_.stream_synchronize(stream), 0);
+  for (int place = 0; place < kElements; ++place) {
+    EXPECT_EQ(floats(wide)[place], 6) << place;
+    EXPECT_EQ(halves[place], place < kElements - 1 ? kHalf : kThree) << place;
+  }
+  const auto log = fake_.all_copies();
+  ASSERT_EQ(log.size(), 2u);
+  EXPECT_EQ(log[0].device_address, wide);
+  EXPECT_EQ(log[0].bytes, kElements * sizeof(float));
+  EXPECT_EQ(log[1].direction, kFakeCudaKernel);
+  EXPECT_EQ(log[1].device_address, narrow);
+  EXPECT_EQ(log[1].bytes, (kElements - 1) * sizeof kThree);
+  EXPECT_EQ(fake_.violations(), 0u);
+}
+
+TEST_F(FakeKernels, OperandsHaveTheSizesOfTheirTypes) {
+  constexpr std::uint64_t kBytes = 256;
+  struct Case {
+    const char* kernel;
+    std::uint64_t out, in;  // after the beginning of one allocation, or of another one from kBytes on
+    std::uint64_t elements;
+    const char* violation;  // null: none
+  };
+  constexpr Case kCases[] = {
+      {"tl_sum_float16", 0, kBytes, 64, nullptr},
+      {"tl_sum_float16", 0, kBytes, 65, "260 bytes at"},
+      {"tl_sum_float16", 0, kBytes + 128, 64, nullptr},
+      {"tl_sum_bfloat16", 0, kBytes + 144, 64, "128 bytes at"},
+      {"tl_sum_float16", 0, 0, 8, "overlaps the result"},
+      {"tl_sum_float16", 0, 16, 8, "overlaps the result"},
+      {"tl_sum_float16", 0, 32, 8, nullptr},
+      {"tl_sum_float16", 16, 0, 8, nullptr},
+      {"tl_sum_float16", 16, 0, 9, "overlaps the result"},
+      {"tl_finish_float16", 0, kBytes, 64, nullptr},
+      {"tl_finish_float16", kBytes, 0, 65, "260 bytes at"},
+      {"tl_finish_float16", 144, kBytes, 64, "128 bytes at"},
+      {"tl_finish_float16", 0, 0, 8, "overlaps the result"},
+      {"tl_finish_bfloat16", 16, 0, 8, "overlaps the result"},
+      {"tl_finish_float16", 32, 0, 8, nullptr},
+      {"tl_finish_float16", 0, 16, 8, nullptr},
+      {"tl_finish_float16", 0, 8, 1, "is not a multiple of 16"},
+      {"tl_finish_float16", 0, kBytes, std::uint64_t{1} << 62, "are not wholly in an allocation"},
+      {"tl_finish_float32", 16, 16, 60, nullptr},
+      {"tl_finish_float32", 0, 16, 8, "overlaps the result"},
+      {"tl_finish_float64", 128, 128, 16, nullptr},
+      {"tl_finish_float64", 128, 128, 17, "136 bytes at"},
+  };
+  for (const Case& each : kCases) {
+    SCOPED_TRACE(std::string(each.kernel) + (each.violation == nullptr ? "" : each.violation));
+    start(1, 0);
+    const DevicePointer memory[] = {allocate(kBytes), allocate(kBytes)};
+    const auto at = [&](std::uint64_t place) { return memory[place / kBytes] + place % kBytes; };
+    std::memset(reinterpret_cast<void*>(memory[0]), 0, kBytes);
+    std::memset(reinterpret_cast<void*>(memory[1]), 0, kBytes);
+    const Stream_ stream = new_stream();
+    const Function_ function = function_of(load(), each.kernel);
+    const bool finishes = std::strstr(each.kernel, "finish") != nullptr;
+    EXPECT_EQ(finishes ? finish(function, stream, at(each.out), at(each.in), each.elements, 3)
+                       : launch(function, stream, at(each.out), {at(each.in)}, each.elements),
+              0);
+    if (each.violation == nullptr) {
+      EXPECT_EQ(fake_.violations(), 0u) << testing::PrintToString(fake_.all_violations());
+      EXPECT_EQ(fake_.stream_synchronize(stream), 0);
+    } else {
+      ASSERT_GE(fake_.violations(), 1u);
+      EXPECT_NE(std::string(fake_.violation(0)).find(each.violation), std::string::npos) << fake_.violation(0);
+      EXPECT_NE(fake_.stream_synchronize(stream), 0);
+    }
+  }
+}
+
 TEST_F(FakeKernels, MemoryFreedUnderAQueuedKernelIsAViolation) {
   const DevicePointer out = floats_of(0), source = floats_of(1);
   const Stream_ stream = new_stream();
@@ -196,7 +277,8 @@ TEST_F(FakeKernels, ModulesAreChecked) {
   expect_violation("no image");
   module = load();
   EXPECT_EQ(fake_.alive("modules"), 1);
-  EXPECT_EQ(driver_.module_function(&function, module, "tl_sum_float31"), kNotFound);
+  for (const char* name : {"tl_sum_float31", "tl_finish_int32", "tl_average_float32"})
+    EXPECT_EQ(driver_.module_function(&function, module, name), kNotFound) << name;
   EXPECT_EQ(fake_.violations(), 1u);
   function = function_of(module, "tl_sum_float32");
   EXPECT_EQ(function_of(module, "tl_sum_float32"), function);

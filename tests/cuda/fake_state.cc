@@ -184,12 +184,12 @@ void State::unload(void* handle) {
   modules.erase(handle);
 }
 
-void* State::function_of(const std::shared_ptr<Module>& module, const char* name, std::size_t element_bytes) {
+void* State::handle_of(const Function& wanted) {
   for (const auto& [handle, function] : functions) {
-    if (function->module == module && function->name == name) return handle;
+    if (function->module == wanted.module && function->name == wanted.name) return handle;
   }
   void* handle = new_handle();
-  functions[handle] = std::make_shared<Function>(Function{module, name, element_bytes});
+  functions[handle] = std::make_shared<Function>(wanted);
   return handle;
 }
 

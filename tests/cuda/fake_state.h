@@ -77,7 +77,7 @@ struct State {
   // Its functions are no more, either.
   void unload(void* module);
   // The same one each time.
-  void* function_of(const std::shared_ptr<Module>& module, const char* name, std::size_t element_bytes);
+  void* handle_of(const Function& function);
   // "destroyed" or "unknown", of a handle that was not found.
   const char* describe(void* handle) const;
 

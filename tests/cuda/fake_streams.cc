@@ -131,12 +131,19 @@ void Channel::execute(Operation& operation) {
     case Operation::Kind::kFunction:
       operation.function(operation.argument);
       break;
-    case Operation::Kind::kKernel: {
-      const Launch& launch = *operation.launch;
-      client::cuda::combine_on_host(launch.function->name, operation.to, launch.sources, launch.count, launch.elements,
-                                    launch.divisor);
+    case Operation::Kind::kKernel:
+      compute(*operation.launch, operation.to);
       break;
-    }
+  }
+}
+
+void Channel::compute(const Launch& launch, void* to) {
+  const Function& function = *launch.function;
+  if (function.finishes) {
+    const auto* from = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(launch.sources.at[0]));
+    client::cuda::finish_on_host(function.name, to, from, launch.elements, launch.divisor);
+  } else {
+    client::cuda::combine_on_host(function.name, to, launch.sources, launch.count, launch.elements);
   }
 }
 

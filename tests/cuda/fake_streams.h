@@ -100,6 +100,7 @@ class Channel {
   void run();
   Operation* next();
   void execute(Operation& operation);
+  static void compute(const Launch& launch, void* to);
   void poll(Operation& operation);
   void finish();
 

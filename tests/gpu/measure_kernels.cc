@@ -14,7 +14,7 @@ namespace {
 
 using client::cuda::KernelSources;
 
-struct Case {
+struct KernelCase {
   const char* kernel;
   std::uint64_t element_bytes, sum_bytes;
   std::uint32_t sources;
@@ -49,10 +49,10 @@ void measure_kernels(Rank& rank) {
     rank.gpu.fill(sources[i]->data(), 0, bytes, stream);
   }
   rank.gpu.load_kernels(image);
-  for (const Case& c :
-       {Case{"tl_sum_float32", 4, 4, 2}, Case{"tl_sum_float32", 4, 4, 4}, Case{"tl_sum_float32", 4, 4, 8},
-        Case{"tl_sum_bfloat16", 2, 4, 2}, Case{"tl_sum_bfloat16", 2, 4, 8}, Case{"tl_sum_float16", 2, 4, 8},
-        Case{"tl_max_float32", 4, 4, 8}}) {
+  for (const KernelCase& c : {KernelCase{"tl_sum_float32", 4, 4, 2}, KernelCase{"tl_sum_float32", 4, 4, 4},
+                              KernelCase{"tl_sum_float32", 4, 4, 8}, KernelCase{"tl_sum_bfloat16", 2, 4, 2},
+                              KernelCase{"tl_sum_bfloat16", 2, 4, 8}, KernelCase{"tl_sum_float16", 2, 4, 8},
+                              KernelCase{"tl_max_float32", 4, 4, 8}}) {
     KernelSources from{};
     for (std::uint32_t i = 0; i < c.sources; ++i) from.at[i] = reinterpret_cast<std::uintptr_t>(sources[i]->data());
     auto to = reinterpret_cast<unsigned long long>(out.data());

@@ -171,7 +171,7 @@ TEST_F(GpuSharing, OperationsOfATensorFollowOneAnother) {
   });
 }
 
-TEST_F(GpuSharing, AnAverageIsDividedOnceByTheHostsRanks) {
+TEST_F(GpuSharing, AnAverageIsDividedAtTheEnd) {
   run(4, [](int rank, const ClientContext& context) {
     const Stream stream;
     tl_tensor_t* tensor = registered_here(context, kLarge, "x", TL_AVERAGE);
@@ -180,8 +180,29 @@ TEST_F(GpuSharing, AnAverageIsDividedOnceByTheHostsRanks) {
     tl_request_t* request = nullptr;
     ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
     ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
-    EXPECT_EQ(floats.front(), 6);  // the fake lane does not divide: 2 * (0 + 1 + 2 + 3) / 2
-    EXPECT_EQ(floats.back(), 6);
+    EXPECT_EQ(floats.front(), 3);  // the fake lane doubles: 2 * (0 + 1 + 2 + 3) / 4
+    EXPECT_EQ(floats.back(), 3);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+}
+
+// The fake lane doubles: 2 * (257 + 2) = 518, which is 520 in bfloat16. 257 is none: rounded on its host, it would be
+// 256, and the result 516.
+TEST_F(GpuSharing, SumsOf16BitNumbersAreRoundedOnce) {
+  constexpr std::size_t kNumbers = kLarge / 2 + 5;
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_desc_t desc = of_library(context, "x", kNumbers);
+    desc.dtype = TL_BFLOAT16;
+    tl_tensor_t* tensor = nullptr;
+    ASSERT_EQ(tl_register(context, "x", &desc, 1, &tensor), TL_OK) << tl_last_error();
+    EXPECT_TRUE(group_of(context).at("shared"));
+    const std::span<std::uint16_t> numbers(static_cast<std::uint16_t*>(tl_tensor_buffer(tensor)), kNumbers);
+    stream.run([=] { std::ranges::fill(numbers, rank == 0 ? 0x4380 : 0x3f80); });  // 256 and 1
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    EXPECT_TRUE(std::ranges::all_of(numbers, [](std::uint16_t each) { return each == 0x4402; })) << numbers.front();
     give_back(context, "x", std::span(&tensor, 1));
   });
 }

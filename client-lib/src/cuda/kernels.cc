@@ -19,4 +19,8 @@ std::string kernel_name(ReduceOp op, Dtype dtype) {
   return std::string("tl_") + reduce_op_name(combining(op)) + "_" + dtype_name(dtype);
 }
 
+std::string finish_kernel_name(Dtype dtype) {
+  return std::string("tl_finish_") + dtype_name(dtype);
+}
+
 }  // namespace tensorlane::client::cuda

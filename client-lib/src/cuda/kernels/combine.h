@@ -1,5 +1,6 @@
 // How the elements of tensors are combined, for a GPU and for a CPU alike: bit for bit what daemon/reduce gives.
-// 16-bit numbers are accumulated in float32 and rounded once; integers wrap around; a division comes last.
+// 16-bit numbers become float32 when they are combined, and stay so until they are finished: divided, and rounded once.
+// Integers wrap around, and are not finished.
 //
 // A processor chooses the bits of a NaN, and GPUs choose others than x86, so no NaN that an instruction gives is kept
 // here: nan_of() says which one it is.
@@ -13,8 +14,8 @@
 #include "client-lib/src/cuda/kernels/sources.h"
 #include "common/base/half.h"
 
-// X(name of the operation, its type, name of the element type, its type), for each kernel. The names are those of
-// reduce_op_name() and dtype_name().
+// X(name of the operation, its type, name of the element type, its type), for each kernel that combines. The names are
+// those of reduce_op_name() and dtype_name().
 #define TL_KERNELS_OF(X, operation, Operation)        \
   X(operation, Operation, float32, Plain<float>)      \
   X(operation, Operation, float64, Plain<double>)     \
@@ -24,11 +25,17 @@
   X(operation, Operation, int32, Plain<std::int32_t>) \
   X(operation, Operation, int64, Plain<std::int64_t>) \
   X(operation, Operation, uint8, Plain<std::uint8_t>)
-#define TL_KERNELS(X)                \
+#define TL_COMBINING_KERNELS(X)      \
   TL_KERNELS_OF(X, sum, Sum)         \
   TL_KERNELS_OF(X, product, Product) \
   TL_KERNELS_OF(X, min, Min)         \
   TL_KERNELS_OF(X, max, Max)
+// X(name of the element type, its type), for each kernel that finishes.
+#define TL_FINISHING_KERNELS(X) \
+  X(float32, Plain<float>)      \
+  X(float64, Plain<double>)     \
+  X(float16, Float16)           \
+  X(bfloat16, Bfloat16)
 
 namespace tensorlane::client::cuda {
 
@@ -129,23 +136,20 @@ constexpr T combined(T a, T b) {
 
 // ---- the whole ----
 
-// Whether there is something to divide by: integers are not divided, and division by 1 is left out.
-template <typename T>
-constexpr bool divides(double divisor) {
-  return std::is_floating_point_v<T> && static_cast<T>(divisor) != T(1);
-}
-
 // The first `count` of `values`, one of each source, in their order. A copy of a single one keeps even the bits of a
 // signalling NaN.
 template <typename Element, typename Operation>
-constexpr typename Element::Stored combine(const typename Element::Stored (&values)[kMaxSources], std::uint32_t count,
-                                           double divisor) {
-  using T = typename Element::Accumulator;
-  if (count == 1 && divisor == 1) return values[0];
-  T all = Element::widen(values[0]);
+constexpr typename Element::Accumulator combine(const typename Element::Stored (&values)[kMaxSources],
+                                                std::uint32_t count) {
+  typename Element::Accumulator all = Element::widen(values[0]);
   for (std::uint32_t k = 1; k < count; ++k) all = combined<Operation>(all, Element::widen(values[k]));
-  if (divides<T>(divisor)) all = combined<Quotient>(all, static_cast<T>(divisor));
-  return Element::narrow(all);
+  return all;
+}
+
+// Division by 1 is left out: it would make a signalling NaN quiet.
+template <typename Element>
+constexpr typename Element::Stored finish(typename Element::Accumulator all, typename Element::Accumulator divisor) {
+  return Element::narrow(divisor != 1 ? combined<Quotient>(all, divisor) : all);
 }
 
 }  // namespace tensorlane::client::cuda
