@@ -22,7 +22,8 @@ from ._declarations import (  # noqa: F401  the package takes them from here
     PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, SetConfig, TensorDesc, options,
 )
 from ._gate import Gate, left
-from ._registered import GpuMemory, Group, Tensor
+from ._gpu_memory import GpuMemory
+from ._registered import Group, Tensor
 from ._unnamed import Unnamed
 
 HOST = (MEMORY_HOST, None)  # where the memory of a call lies, and the stream that it is ordered by
@@ -128,7 +129,7 @@ class Context:
         self._lock = threading.Lock()  # of what follows, where threads unregister
         self.unnamed = Unnamed()
         self._groups = []
-        self._unused_gpu_memory = collections.deque()
+        self.gpu_memory = GpuMemory(self.gate, lambda name, *of: check(getattr(library(), name)(self._handle, *of)))
         self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
         self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
@@ -163,8 +164,7 @@ class Context:
                 "in its job until it ends: let every call return before shutdown()"
             )
         status = library().tl_finalize(handle)
-        stays = self._is_set and status == errors.InvalidArgumentError.status
-        if not stays:  # else what is under way goes on, in its memory
+        if not (self._is_set and status == errors.InvalidArgumentError.status):  # else what is under way goes on
             for request in self.requests():
                 request.abandon()
         check(status)
@@ -255,12 +255,6 @@ class Context:
         """Gives back the tensor of an array call, "operation.name", of which nothing is under way. Collective."""
         _interruptible(lambda: check(library().tl_unregister(self._handle, call.encode())))
 
-    def gpu_memory(self, device, size):
-        """A GpuMemory on the GPU of this number."""
-        memory = ctypes.c_void_p()
-        check(library().tl_gpu_alloc(self._handle, device, size, ctypes.byref(memory)))
-        return GpuMemory(memory.value, size, self._unused_gpu_memory)
-
     def _allocate(self, size):
         memory = ctypes.c_void_p()
         check(library().tl_alloc(self._handle, size, ctypes.byref(memory)))
@@ -271,15 +265,11 @@ class Context:
             check(library().tl_free(self._handle, address))
 
     def _free_unused(self):
-        unregistered, self._unregistered = self._unregistered, []
-        for tensor, address in unregistered:
-            if tensor.in_use():
-                self._unregistered.append((tensor, address))
-            else:
-                self._free(address)
-        while self._unused_gpu_memory:
-            with self.gate:
-                check(library().tl_gpu_free(self._handle, self._unused_gpu_memory.popleft()))
+        idle = [pair for pair in self._unregistered if not pair[0].in_use()]
+        self._unregistered = [pair for pair in self._unregistered if pair not in idle]
+        for _, address in idle:
+            self._free(address)
+        self.gpu_memory.free_unused()
 
     def _idle_group(self, kind):
         alike = [group for group in self._groups if group.kind == kind and not group.leaves]

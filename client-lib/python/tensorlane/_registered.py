@@ -4,23 +4,6 @@ import ctypes
 import weakref
 
 
-class GpuMemory:
-    """Memory on a GPU that the library has allocated, so that the ranks of a host can share it. When nothing refers to
-    it any more, its address is put into `unused`: whatever runs then may be in the middle of a call."""
-
-    def __init__(self, address, size, unused):
-        self.address = address
-        self.size = size
-        self._unused = unused
-
-    @property
-    def __cuda_array_interface__(self):
-        return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 2}
-
-    def __del__(self):
-        self._unused.append(self.address)
-
-
 class Group(list):
     """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for
     whoever uses them: a dict of what is under way. `memory`: the address of each buffer in host memory that is to be

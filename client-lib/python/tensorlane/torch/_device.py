@@ -52,7 +52,7 @@ class Cuda:
         return torch.autocast("cuda", enabled=False)
 
     def tensor_of(self, memory, device):
-        """The bytes of a GpuMemory, which lives as long as the tensor."""
+        """The bytes of a Block of GPU memory (_gpu_memory.py), which lives as long as the tensor."""
         return torch.as_tensor(memory, device=device)
 
 
@@ -193,7 +193,7 @@ class Buffer:
         count, dtype = self._kind
         size = count * torch.empty(0, dtype=dtype).element_size()
         if os.environ.get("TENSORLANE_GPU_SUMS") == "1" and size >= _SHARED_FROM:
-            memory = context.gpu_memory(self.device.index, size)
+            memory = context.gpu_memory.allocate(self.device.index, size)
             self._whole = _backends[self.device.type].tensor_of(memory, self.device).view(dtype)
         else:
             self._whole = torch.empty(count, dtype=dtype, device=self.device)
