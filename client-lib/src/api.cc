@@ -125,6 +125,7 @@ tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void**
     if (context == nullptr || memory == nullptr)
       return null_argument("tl_gpu_alloc", "a context or a place for the memory");
     TL_RETURN_IF_ERROR(context->session->usable());
+    const Context::Running running(*context->session);
     if (device < 0 || bytes == 0) {
       return Status(Code::kInvalidArgument, "there can be no such memory of a GPU",
                     std::to_string(bytes) + " bytes on device " + std::to_string(device),
@@ -137,9 +138,11 @@ tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void**
 
 tl_status_t tl_gpu_free(tl_context_t* context, void* memory) {
   return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument("tl_gpu_free", "a context");
+    if (memory == nullptr) return {};
+    if (context == nullptr) return Context::free_later(memory);
     TL_RETURN_IF_ERROR(context->session->usable());
-    return memory == nullptr ? Status() : context->session->release_on_gpu(memory);
+    const Context::Running running(*context->session);
+    return context->session->release_on_gpu(memory);
   });
 }
 

@@ -45,6 +45,7 @@ Context::~Context() {
     std::lock_guard lock(mutex_);
     fail_with_gpu_locked(left());
   }
+  gpus_->stop();
   gpu_groups_.clear();
   gpus_.reset();
   arenas_.reset();
@@ -161,6 +162,7 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
   if (leaving_ && failed_in_leaving_.ok()) failed_in_leaving_ = for_good(cause);
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, kLeastGrace);
   if (posted_too) cut_off_locked();
+  bool shared = false;
   for (const auto& tensor : tensors_) {
     fail_queue_locked(*tensor, failure_);
     tl_request* request = tensor->active;
@@ -170,7 +172,10 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     const bool awaits_others = request->state == State::kLanding && tensor->shared != nullptr;
     if (request->state == State::kPreparing || (posted_too && (request->state == State::kPosted || awaits_others)))
       end_locked(*request, failure_);
+    shared = shared || (posted_too && tensor->shared != nullptr);
   }
+  // Others may be reading memory that is about to be the program's again: their daemon must know that it is over.
+  if (shared && !rings_.failed()) channel_.hang_up();
   fail_calls(leaving_ ? failed_in_leaving_ : failure_);
   rings_.wake_all();
 }

@@ -80,6 +80,9 @@ struct tl_tensor {
   tl_request* active = nullptr;   // the operation under way, until the buffer may be used for the next
   std::deque<tl_request*> queue;  // array calls that wait for it, oldest first
   tl_tensor* twin = nullptr;      // of a key: the other one of push and pull, which have one buffer
+
+  // Its name in messages: of a share, what the program calls the tensor.
+  std::string text() const { return set != nullptr && set->is_part() ? set->in_set(name) : name; }
 };
 
 // One operation under way. The context's mutex guards it, except that its owner alone uses a request that is done.
@@ -202,6 +205,8 @@ class Context {
   bool is_shared(const void* memory, std::uint64_t bytes) const;
   Result<void*> allocate_on_gpu(int device, std::uint64_t bytes);
   Status release_on_gpu(void* memory);
+  // Of memory that a context has left to the program.
+  static Status free_later(void* memory);
   // The name of the host of this rank, after join(); null where the rank is alone, without a daemon.
   const char* host() const { return alone_ == nullptr ? host_.c_str() : nullptr; }
   Result<const char*> daemon_status();
@@ -298,6 +303,8 @@ class Context {
   Status register_shared(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
                          tl_tensor_t** tensors);
   Status unregister_shared(GpuGroup& group, const std::string& name);
+  Status end_sharing(GpuGroup& group, const std::string& name);
+  void wait_for_all_streams(std::unique_lock<std::mutex>& lock);
   template <typename T>
   Result<std::vector<T>> tell_all(tl_tensor& tensor, std::span<const T> mine);
   void end_meeting_locked(tl_request& meeting, bool all_are_there);
@@ -334,6 +341,7 @@ class Context {
     void over(cuda::Transfer& transfer, const Status& status) override;
     void meet(cuda::Transfer& transfer) override;
     void failed(const Status& status) override;
+    bool job_has_failed() override;
     void pause(Duration longest) override;
     void wake() override;
 
@@ -407,6 +415,7 @@ class Context {
   Status failed_in_leaving_;         // what has failed since
   bool ring_failed_ = false;
   bool gpu_failed_ = false;              // failure_ is of a GPU here
+  Time stuck_since_{};                   // when a call of a GPU's driver was found not to return; 0: none
   Status deferred_;                      // why an operation has failed that a stream waited for; not yet said
   std::condition_variable gpu_changed_;  // a request of GPU memory is done
   Time give_up_{};                       // when what is posted fails although the daemon still has it; 0: not set

@@ -82,6 +82,10 @@ void Context::GpuEvents::failed(const Status& status) {
   context_.channel_.hang_up();
 }
 
+bool Context::GpuEvents::job_has_failed() {
+  return context_.rings_.failed();
+}
+
 void Context::GpuEvents::pause(Duration longest) {
   const std::uint32_t seen = context_.rings_.completed();
   {
@@ -115,13 +119,17 @@ void Context::rest(std::uint32_t seen, Duration longest) {
 void Context::free_streams_of_stuck_gpus(Time time) {
   if (!gpus_->is_stuck(time)) return;
   std::lock_guard lock(mutex_);
+  if (stuck_since_.value == 0) stuck_since_ = time;
   gpu_failed_ |= failure_.ok();
   fail_with_gpu_locked(
       Status(Code::kAborted, "the GPU's driver has not returned for 30 s from a call of the thread that copies",
              "job '" + settings_.job + "'; results that streams waited for are not filled with NaN",
              "load kernels before the first wait (CUDA_MODULE_LOADING=EAGER), or set TENSORLANE_STREAM_WAIT=0"));
   for (const tl_request& request : requests_) {
-    if (request.gpu != nullptr && request.detached)
+    if (request.gpu == nullptr || !request.detached) continue;
+    // The host's other ranks may be reading this one's memory: see Stager::Patience::others.
+    const bool known = rings_.failed() || time - stuck_since_ > cuda::Stager::Patience().others;
+    if (request.tensor->shared == nullptr || known)
       std::atomic_ref(*request.gpu->word).store(request.gpu->value, std::memory_order_release);
   }
 }
@@ -278,7 +286,7 @@ Status Context::post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream
   };
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i]->gpu == nullptr) continue;
-    const Result<cuda::Transfer*> transfer = tensors[i]->gpu->begin(stream_of(stream), tensors[i]->name);
+    const Result<cuda::Transfer*> transfer = tensors[i]->gpu->begin(stream_of(stream), tensors[i]->text());
     if (!transfer.ok()) return give_back(transfer.status());
     transfers[i] = *transfer;
     transfers[i]->in = tensors[i]->gpu_in;
@@ -344,7 +352,7 @@ Status Context::check_waitable_locked(const tl_request& request) const {
   if (request.state == State::kFree || request.callback != nullptr)
     return refused("it was freed, or has a callback", "wait for a request once");
   const tl_tensor& tensor = *request.tensor;
-  const std::string name = "tensor '" + tensor.name + "'";
+  const std::string name = "tensor '" + tensor.text() + "'";
   if (tensor.gpu == nullptr) return refused(name + " is in host memory", "wait for it by tl_wait");
   if (tensor.keyed) return refused(name + " is a key's", "wait for a push or a pull by tl_wait");
   return {};

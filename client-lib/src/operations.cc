@@ -82,7 +82,7 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
     if (!failure_.ok()) return failure_;
   }
   if (busy()) {
-    return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way",
+    return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.text() + "' is under way",
                   "one at a time is possible", "wait for its request first");
   }
   TL_ASSIGN_OR_RETURN(tensor.active, prepare_locked(tensor));
@@ -93,7 +93,7 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
 Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   if (tensor.use != tl_tensor::Use::kOpen) {
     const bool gone = tensor.use == tl_tensor::Use::kGone;
-    return Status(Code::kInvalidArgument, "tensor '" + tensor.name + "' cannot be used",
+    return Status(Code::kInvalidArgument, "tensor '" + tensor.text() + "' cannot be used",
                   gone ? "it was unregistered" : "it is being unregistered",
                   gone ? "register it again" : "wait for tl_unregister, or call that again when it has timed out");
   }
@@ -272,7 +272,7 @@ void Context::tell_of_wait(const tl_request& request) {
 }
 
 Status Context::not_done(const tl_request& request, double timeout_seconds) const {
-  const std::string& name = request.tensor->name;
+  const std::string name = request.tensor->text();
   return {Code::kTimedOut, (request.tensor->message != nullptr ? name : "tensor '" + name + "'") + " is not done",
           "within " + std::to_string(timeout_seconds) + " s", "wait again: the request stays valid"};
 }

@@ -91,14 +91,17 @@ SharedSet ProcessSet::part(const ProcessSet& set, std::span<const std::uint32_t>
     if (rank == set.rank) made->rank = static_cast<std::uint32_t>(made->ranks_.size());
     made->ranks_.push_back(set.rank_in_job(rank));
   }
-  made->number_ = protocol::kMaxSetNumber + 1 + 2 * set.number_ + static_cast<std::uint32_t>(part);
-  made->whole_ = set.number_ + 1;
+  static_assert(kNoNumber == protocol::kMaxSetNumber);
+  made->number_ = kNoNumber + 1;
+  made->part_ = part;
+  made->whole_ = set.number_;
   made->world_size = static_cast<std::uint32_t>(made->ranks_.size());
   if (part == Part::kHost) {
     made->local_world_size = made->world_size;
     made->local_rank = made->rank;
   }
-  // Two parts of a set, one of each kind, have one rank in common, and so never the same ranks.
+  // A part of each kind has two ranks or more and just one of them in common with a part of the other kind, so that the
+  // ranks tell all parts apart.
   made->prefix_ = set.prefix_ + "gpus." + mark_of(made->ranks_) + "/";
   made->text_ = "ranks " + list_of(made->ranks_, ", ") + " of job '" + settings.job + "'";
   return made;

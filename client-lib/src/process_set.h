@@ -30,7 +30,9 @@ class ProcessSet {
   static std::shared_ptr<const ProcessSet> part(const ProcessSet& set, std::span<const std::uint32_t> ranks, Part part,
                                                 const Settings& settings);
   // Whether it is `set`, or a part of it.
-  bool is_of(const ProcessSet& set) const { return this == &set || (whole_ != 0 && whole_ == set.number_ + 1); }
+  bool is_of(const ProcessSet& set) const { return this == &set || (is_part() && whole_ == set.number_); }
+  bool is_part() const { return number_ > kNoNumber; }
+  bool is_of_host() const { return is_part() && part_ == Part::kHost; }
 
   // 0 of all ranks. Else no other set that has a rank in common with it has it.
   std::uint32_t number() const { return number_; }
@@ -51,10 +53,13 @@ class ProcessSet {
   std::uint32_t local_rank = 0, local_world_size = 1;
 
  private:
+  static constexpr std::uint32_t kNoNumber = (1u << 24) - 1;  // a program's are no higher (tensorlane.h)
+
   ProcessSet() = default;
 
   std::uint32_t number_ = 0;
-  std::uint32_t whole_ = 0;  // of a part: 1 + the number of its set; else 0
+  Part part_{};  // of a part: which, and the number of its set
+  std::uint32_t whole_ = 0;
   std::vector<std::uint32_t> ranks_;
   std::string prefix_, text_;
 };

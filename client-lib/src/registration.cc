@@ -196,7 +196,7 @@ Status Context::describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor)
 Status Context::register_group(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
                                tl_tensor_t** out) {
   TL_RETURN_IF_ERROR(usable());
-  if (settings_.gpu_sums && set->world_size > 1 && std::ranges::any_of(descs, is_worth_sharing))
+  if (settings_.gpu_sums && hosts_ > 1 && set->world_size > 1 && may_be_shared(name, descs))
     return register_shared(set, name, descs, out);
   return register_plain(set, name, descs, out);
 }

@@ -2,6 +2,7 @@
 // and how they meet. What ranks have to know of each other they tell in small allgathers, so that all of them come to
 // the same decision.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "client-lib/src/registration.h"
 #include "client-lib/src/sharing.h"
 #include "common/base/hash.h"
+#include "common/base/text.h"
 
 namespace tensorlane::client {
 namespace {
@@ -26,14 +28,25 @@ struct Introduction {
   char why_not[176] = {};     // empty: it can share
 };
 
+// As much of it as there is room for, without half a character at the end.
 void put_text(std::span<char> to, const std::string& text) {
-  std::memcpy(to.data(), text.data(), std::min(text.size(), to.size() - 1));
+  std::size_t bytes = 0;
+  while (bytes < text.size()) {
+    const std::size_t next = std::max<std::size_t>(printable_character(std::string_view(text).substr(bytes)), 1);
+    if (bytes + next >= to.size()) break;
+    bytes += next;
+  }
+  std::memcpy(to.data(), text.data(), bytes);
+}
+
+std::string name_of(const tl_tensor_desc_t& desc) {
+  return desc.name != nullptr ? desc.name : "";
 }
 
 std::uint64_t digest(std::span<const tl_tensor_desc_t> descs) {
   Fnv1a hash;
   for (const tl_tensor_desc_t& desc : descs) {
-    hash.add_text(desc.name);
+    hash.add_text(name_of(desc));
     hash.add(desc.count);
     for (const int each : {static_cast<int>(desc.dtype), static_cast<int>(desc.operation), static_cast<int>(desc.op)})
       hash.add(each);
@@ -55,7 +68,7 @@ std::vector<std::vector<std::uint32_t>> by_host(std::span<const Introduction> al
 }
 
 std::string text_of(std::span<const char> field) {
-  return {field.data(), strnlen(field.data(), field.size())};
+  return printable({field.data(), strnlen(field.data(), field.size())});
 }
 
 // Why these ranks do not share; empty: they do. The same on all of them.
@@ -99,6 +112,14 @@ tl_tensor_desc_t described(const char* name, tl_operation_t operation, std::uint
 
 }  // namespace
 
+// Names become longer by what says of which ranks they are. The same on all ranks, or they disagree anyway.
+bool may_be_shared(const std::string& group, std::span<const tl_tensor_desc_t> descs) {
+  constexpr std::size_t kLongest = 160;
+  const auto fits = [](const tl_tensor_desc_t& desc) { return name_of(desc).size() <= kLongest; };
+  const auto sums = [](const tl_tensor_desc_t& desc) { return raw_number(desc.operation) == TL_ALLREDUCE; };
+  return group.size() <= kLongest && std::ranges::all_of(descs, fits) && std::ranges::any_of(descs, sums);
+}
+
 bool is_worth_sharing(const tl_tensor_desc_t& desc) {
   constexpr std::uint64_t kLeast = 256 << 10;  // less is copied in the time that meetings take
   const unsigned dtype = raw_number(desc.dtype), op = raw_number(desc.op);
@@ -131,7 +152,7 @@ class Context::GpuRegistration {
   // A tensor that the host's ranks share.
   struct Shared {
     std::size_t index = 0;  // among the descriptions
-    const cuda::SharedMemory* memory = nullptr;
+    cuda::SharedMemory* memory = nullptr;
     cuda::Shares shares;
     tl_tensor_t* place = nullptr;  // where they meet
   };
@@ -161,7 +182,29 @@ class Context::GpuRegistration {
 
 Status Context::register_shared(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
                                 tl_tensor_t** out) {
+  // What is wrong with a description is said before any other rank is asked.
+  for (const tl_tensor_desc_t& desc : descs) {
+    tl_tensor scratch;
+    TL_RETURN_IF_ERROR(describe(set, desc, descs.size(), scratch).status());
+  }
+  {
+    std::unique_lock lock(mutex_);
+    if (gpu_groups_.contains(set->in_job(name))) {
+      return Status(Code::kAlreadyExists, "group '" + name + "' is registered", set->text(),
+                    "unregister it first, or use another name");
+    }
+    wait_for_all_streams(lock);
+  }
   return GpuRegistration(*this, set, name, descs, out).run();
+}
+
+// Calls of the driver that allocate, free, map and load can wait for all of the GPU, also for streams that wait for us,
+// which go on only when the stager's calls go on.
+void Context::wait_for_all_streams(std::unique_lock<std::mutex>& lock) {
+  const auto none_waits = [&] {
+    return std::ranges::none_of(requests_, [](const tl_request& each) { return each.gpu != nullptr && each.detached; });
+  };
+  gpu_changed_.wait_for(lock, std::chrono::nanoseconds(settings_.timeout.value), none_waits);
 }
 
 Status Context::GpuRegistration::run() {
@@ -169,10 +212,11 @@ Status Context::GpuRegistration::run() {
   if (status.ok()) status = register_rest();
   if (!status.ok()) {
     undo();
+    if (introductions_ != nullptr) (void)context_.unregister_plain(*set_, question_);
     return status;
   }
   std::lock_guard lock(context_.mutex_);
-  context_.gpu_groups_.insert_or_assign(set_->in_job(name_), std::move(group_));
+  context_.gpu_groups_.emplace(set_->in_job(name_), std::move(group_));
   return {};
 }
 
@@ -180,7 +224,12 @@ Status Context::GpuRegistration::run() {
 Status Context::GpuRegistration::share() {
   const std::string tensor = question_ + "/introductions";
   const auto desc = described(tensor.c_str(), TL_ALLGATHER, set_->world_size * sizeof(Introduction));
-  TL_RETURN_IF_ERROR(context_.register_plain(set_, question_, std::span(&desc, 1), &introductions_));
+  const Status asked = context_.register_plain(set_, question_, std::span(&desc, 1), &introductions_);
+  if (asked.code() == Code::kTimedOut) {
+    return {asked.code(), asked.what(), asked.where(),
+            "set TENSORLANE_GPU_SUMS alike on all ranks, which ask each other about '" + name_ + "'; " + asked.fix()};
+  }
+  TL_RETURN_IF_ERROR(asked);
   TL_ASSIGN_OR_RETURN(const auto all, introduce(find_memory()));
   group_.why_not = why_not(all, set_->rank);
   if (group_.why_not.empty()) {
@@ -197,6 +246,7 @@ Status Context::GpuRegistration::share() {
     }
   }
   if (!group_.why_not.empty()) shared_.clear();
+  introductions_ = nullptr;
   return context_.unregister_plain(*set_, question_);
 }
 
@@ -204,17 +254,16 @@ Status Context::GpuRegistration::share() {
 std::string Context::GpuRegistration::find_memory() {
   for (std::size_t i = 0; i < descs_.size(); ++i) {
     if (!is_worth_sharing(descs_[i])) continue;
-    const cuda::SharedMemory* memory = raw_number(descs_[i].memory) == TL_MEMORY_CUDA
-                                           ? context_.gpus_->memory_of(descs_[i].buffer, bytes_of(descs_[i]))
-                                           : nullptr;
+    cuda::SharedMemory* memory = raw_number(descs_[i].memory) == TL_MEMORY_CUDA
+                                     ? context_.gpus_->memory_of(descs_[i].buffer, bytes_of(descs_[i]))
+                                     : nullptr;
     if (memory == nullptr || reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
-      return std::string("tensor '") + (descs_[i].name != nullptr ? descs_[i].name : "") +
-             "' is not in memory of tl_gpu_alloc";
+      return "a tensor is not in memory of tl_gpu_alloc: '" + name_of(descs_[i]) + "'";
     if (!shared_.empty() && &shared_.front().memory->device() != &memory->device())
       return "tensors of the group are on two GPUs";
     shared_.push_back({i, memory, {}, nullptr});
   }
-  return {};
+  return shared_.empty() ? "no allreduce has 256 KiB or more" : "";
 }
 
 Result<std::vector<Introduction>> Context::GpuRegistration::introduce(const std::string& why) {
@@ -256,6 +305,12 @@ Status Context::GpuRegistration::find_others() {
     const auto address = shared_[i].memory->address(reinterpret_cast<cuda::DevicePointer>(buffer));
     failed = address.status();
     if (address.ok()) mine[i] = *address;
+  }
+  if (failed.ok()) {
+    for (const Shared& each : shared_) {
+      each.memory->lend();
+      group_.lent.push_back(each.memory);
+    }
   }
   TL_ASSIGN_OR_RETURN(const auto all, context_.tell_all(*addresses_, std::span<const cuda::MemoryAddress>(mine)));
   TL_RETURN_IF_ERROR(failed);
@@ -331,9 +386,11 @@ Status Context::GpuRegistration::register_shares(const std::vector<std::vector<s
     descs[i].count = shares.mine().bytes / shares.element_bytes;
     descs[i].dtype = dtype_of_sums(descs[i]);
     if (descs[i].op == TL_AVERAGE) descs[i].op = TL_SUM;
+    descs[i].root = 0;  // of an allreduce it says nothing
   }
   std::vector<tl_tensor_t*> tensors(descs.size());
   TL_RETURN_IF_ERROR(register_part(across, descs, tensors));
+  std::lock_guard lock(context_.mutex_);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto made = std::make_shared<SharedTensor>();
     made->shares = std::move(shared_[i].shares);
@@ -363,18 +420,46 @@ Status Context::GpuRegistration::register_rest() {
 
 // Back to where nothing was registered.
 void Context::GpuRegistration::undo() {
-  group_.mappings.close();
-  for (; !group_.parts.empty(); group_.parts.pop_back()) (void)context_.unregister_plain(*group_.parts.back(), name_);
+  (void)context_.end_sharing(group_, name_);
 }
 
-// The meetings last: who unregisters these has nothing mapped any more, and when all have, a rank may free its memory.
-Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
-  for (; !group.parts.empty(); group.parts.pop_back()) {
-    if (group.parts.size() == 1) group.mappings.close();
+// The meetings come last: who unregisters these has nothing mapped any more, and when all have, each rank's memory is
+// its own again.
+Status Context::end_sharing(GpuGroup& group, const std::string& name) {
+  while (!group.parts.empty()) {
+    const bool meetings = group.parts.back()->is_of_host();
+    if (meetings) {
+      std::unique_lock lock(mutex_);
+      wait_for_all_streams(lock);
+      lock.unlock();
+      TL_RETURN_IF_ERROR(group.mappings.close());
+    }
     TL_RETURN_IF_ERROR(unregister_plain(*group.parts.back(), name));
+    group.parts.pop_back();
+    if (!meetings) continue;
+    for (cuda::SharedMemory* memory : std::exchange(group.lent, {})) memory->end_loan();
   }
-  if (group.sums != nullptr) gpus_->release(std::exchange(group.sums, nullptr));
-  return {};
+  if (group.sums == nullptr) return {};
+  return gpus_->release(std::exchange(group.sums, nullptr)->pointer());
+}
+
+// A group whose parts are unregistered one after another is used by nobody before the first one goes.
+Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
+  {
+    std::unique_lock lock(mutex_);
+    drain_locked();
+    for (const SharedSet& part : group.parts) {
+      wait_for_streams(part->in_job(name), lock);
+      const auto found = groups_.find(part->in_job(name));
+      const tl_tensor* used = found != groups_.end() ? used_locked(*found->second) : nullptr;
+      if (used != nullptr) {
+        return Status(Code::kInvalidArgument, "group '" + name + "' cannot be unregistered",
+                      "an operation on tensor '" + used->text() + "' is under way",
+                      "wait for its request first, on every rank");
+      }
+    }
+  }
+  return end_sharing(group, name);
 }
 
 // ---- memory ----
@@ -385,21 +470,28 @@ Result<void*> Context::allocate_on_gpu(int device, std::uint64_t bytes) {
 }
 
 Status Context::release_on_gpu(void* memory) {
-  cuda::SharedMemory* found = gpus_->memory_of(memory, 1);
-  const auto refused = [](const std::string& why, const std::string& fix) {
-    return Status(Code::kInvalidArgument, "cannot free this memory of a GPU", why, fix);
-  };
-  if (found == nullptr || reinterpret_cast<void*>(found->pointer()) != memory)
-    return refused("it is not of tl_gpu_alloc", "pass what that has given, once");
+  const auto pointer = reinterpret_cast<cuda::DevicePointer>(memory);
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    const cuda::SharedMemory* found = gpus_->memory_of(memory, 1);
     for (const auto& tensor : tensors_) {
-      if (tensor->gpu_buffer != nullptr && found->holds(reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer), 1))
-        return refused("tensor '" + tensor->name + "' is registered in it", "unregister it first");
+      if (found == nullptr || tensor->gpu_buffer == nullptr) continue;
+      if (found->holds(reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer), 1)) {
+        return Status(Code::kInvalidArgument, "cannot free this memory of a GPU",
+                      "tensor '" + tensor->text() + "' is registered in it", "unregister it first");
+      }
     }
+    wait_for_all_streams(lock);
   }
-  gpus_->release(found);
-  return {};
+  const Status released = gpus_->release(pointer);
+  if (released.code() != Code::kNotFound) return released;
+  return free_later(memory);
+}
+
+Status Context::free_later(void* memory) {
+  if (cuda::SharedMemory::give_back_later(reinterpret_cast<cuda::DevicePointer>(memory))) return {};
+  return {Code::kInvalidArgument, "cannot free this memory of a GPU", "it is not of tl_gpu_alloc",
+          "pass what that has given, once"};
 }
 
 // ---- meetings ----

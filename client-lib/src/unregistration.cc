@@ -82,7 +82,6 @@ std::vector<std::byte*> Context::forget_group_locked(const std::string& name, co
   std::vector<std::byte*> memory;
   for (tl_tensor* tensor : group->tensors) {
     tensor->use = tl_tensor::Use::kGone;
-    tensor->shared.reset();
     if (tensor->id < by_id_.size() && by_id_[tensor->id] == tensor) by_id_[tensor->id] = nullptr;
     if (tensor->twin != nullptr) std::exchange(tensor->twin, nullptr)->twin = nullptr;
     if (tensor->owns_buffer) memory.push_back(tensor->buffer);
@@ -169,16 +168,20 @@ Status Context::unregister_plain(const ProcessSet& set, const std::string& given
 Status Context::leave_set(const ProcessSet& set) {
   TL_RETURN_IF_ERROR(usable());
   std::vector<std::pair<std::string, std::shared_ptr<Group>>> leaving;
+  std::vector<GpuGroup> shared;  // whose memory stays lent: nobody says when the others have closed it
   {
     std::lock_guard lock(mutex_);
     drain_locked();
     const auto of_set = [&](const tl_tensor* tensor) { return tensor != nullptr && tensor->set->is_of(set); };
+    const auto in_set = [&](const tl_tensor& tensor) {
+      return tensor.set->is_part() ? tensor.text() : set.in_set(tensor.name);
+    };
     const auto of_use = [&](const tl_request& request) {
       return request.state != State::kFree && of_set(request.tensor);
     };
     if (const auto used = std::ranges::find_if(requests_, of_use); used != requests_.end() && failure_.ok()) {
       return Status(Code::kInvalidArgument, "the process set cannot be left",
-                    "an operation on '" + set.in_set(used->tensor->name) + "' of " + set.text() + " is not over",
+                    "an operation on '" + in_set(*used->tensor) + "' of " + set.text() + " is not over",
                     "wait for its request first");
     }
     barriers_.erase(&set);
@@ -186,10 +189,19 @@ Status Context::leave_set(const ProcessSet& set) {
     for (const auto& [name, group] : groups_) {
       if (of_set(group->tensors.front()) && (!group->closed || group->gave_up)) leaving.emplace_back(name, group);
     }
+    for (auto entry = gpu_groups_.begin(); entry != gpu_groups_.end();) {
+      const auto next = std::next(entry);
+      if (entry->second.parts.front()->is_of(set)) shared.push_back(std::move(gpu_groups_.extract(entry).mapped()));
+      entry = next;
+    }
     for (auto& [name, group] : leaving) {
       group->closed = true;
       for (tl_tensor* tensor : group->tensors) tensor->use = tl_tensor::Use::kLeaving;
     }
+  }
+  for (GpuGroup& group : shared) {
+    (void)group.mappings.close();
+    if (group.sums != nullptr) (void)gpus_->release(group.sums->pointer());
   }
   {
     std::lock_guard lock(calls_mutex_);

@@ -69,12 +69,13 @@ class TensorGroup {
 void require_shared(const Rank& rank, const std::string& group) {
   const char* text = nullptr;
   must(tl_gpu_status(rank.context, &text), "the library's status of GPUs");
+  std::string why = "nobody asked them to: set TENSORLANE_GPU_SUMS=1";
   for (const auto& each : nlohmann::json::parse(text).at("groups")) {
-    if (each.at("name") != group || each.at("shared")) continue;
-    std::fprintf(stderr, "gpu_check: the host's ranks do not share: %s\n",
-                 each.at("not_shared_because").get<std::string>().c_str());
-    std::exit(1);
+    if (each.at("name") == group && each.at("shared")) return;
+    if (each.at("name") == group) why = each.at("not_shared_because").get<std::string>();
   }
+  std::fprintf(stderr, "gpu_check: the host's ranks do not share: %s\n", why.c_str());
+  std::exit(1);
 }
 
 std::vector<Described> tensors_of(tl_dtype_t dtype, std::uint64_t bytes) {
@@ -141,6 +142,7 @@ void measure_sharing(Rank& rank) {
     const std::vector<Described> one = {{"x", TL_FLOAT32, TL_SUM, bytes / 4}};
     const TensorGroup shared(rank, "shared", one, TensorGroup::Memory::kLibrarys);
     const TensorGroup copied(rank, "copied", one, TensorGroup::Memory::kElsewhere);
+    require_shared(rank, "shared");
     for (const TensorGroup* group : {&shared, &copied}) rank.gpu.fill(tl_tensor_buffer((*group)[0]), 0, bytes, stream);
     rank.gpu.synchronize(stream);
     Samples by_sharing, by_copying, ratio;

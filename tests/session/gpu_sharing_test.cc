@@ -239,15 +239,14 @@ TEST_P(GpuNotShared, TheWayIsTheOldOneAndTheReasonIsSaid) {
 INSTANTIATE_TEST_SUITE_P(
     Reasons, GpuNotShared,
     ::testing::Values(NotShared{"Elsewhere", 4, 2, false,
-                                "rank 3 on host 'h1': tensor 'x' is not in memory of tl_gpu_alloc"},
-                      NotShared{"OneHost", 2, 1, true, "all ranks are on one host"},
+                                "rank 3 on host 'h1': a tensor is not in memory of tl_gpu_alloc: 'x'"},
                       NotShared{"OneRankEach", 2, 2, true, "each host has one rank"},
                       NotShared{"Uneven", 3, 2, true, "hosts have different numbers of ranks"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Whatever the driver refuses while ranks find out whether they can share, they do not, and say why.
 TEST_F(GpuSharing, WhatOneRankCannotNobodyDoes) {
-  for (const char* symbol : {"cuIpcGetMemHandle", "cuModuleLoadData", "cuModuleGetFunction"}) {
+  for (const char* symbol : {"cuIpcGetMemHandle", "cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"}) {
     Gpu::driver().fail(symbol, 1, 999);
     run(4, [&](int rank, const ClientContext& context) {
       const Stream stream;
@@ -291,7 +290,8 @@ class GpuSharingFails : public GpuSharing, public ::testing::WithParamInterface<
 
 // The job fails while shares are on their way: no stream hangs, and all of the result says that it is none.
 TEST_P(GpuSharingFails, AnErrorFillsTheWholeResult) {
-  Gpu::driver().fail(GetParam(), 2, 999);
+  // Each rank launches the kernel for nothing when it registers.
+  Gpu::driver().fail(GetParam(), std::string(GetParam()) == "cuLaunchKernel" ? 4 + 2 : 2, 999);
   std::mutex mutex;
   std::vector<std::string> errors;
   // What control does when it hears that a rank is gone.
@@ -333,15 +333,113 @@ INSTANTIATE_TEST_SUITE_P(Calls, GpuSharingFails,
                            return call.substr(0, call.find('_'));
                          });
 
-// What a job that has failed leaves behind, the next one of the process uses.
-TEST_F(GpuSharing, MemoryThatOthersMayStillHaveMappedIsKeptAndUsedAgain) {
+// What a context leaves is the program's, and when that gives it back, the next one's.
+TEST_F(GpuSharing, MemoryThatOthersMayStillHaveMappedIsUsedAgain) {
+  std::mutex mutex;
+  std::vector<void*> left;
   for (int i = 0; i < 3; ++i) {
-    run(4, [](int rank, const ClientContext& context) {
+    run(4, [&](int rank, const ClientContext& context) {
       const Stream stream;
-      expect_sum(rank, 4, registered_here(context, kLarge / 8), kLarge / 8, stream, 1);
+      tl_tensor_t* tensor = registered_here(context, kLarge / 8);
+      expect_sum(rank, 4, tensor, kLarge / 8, stream, 1);
+      std::lock_guard lock(mutex);
+      left.push_back(tl_tensor_buffer(tensor));
     });
     EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 4);
+    for (void* memory : std::exchange(left, {})) {
+      EXPECT_EQ(tl_gpu_free(nullptr, memory), TL_OK) << tl_last_error();
+      EXPECT_EQ(tl_gpu_free(nullptr, memory), TL_ERROR_INVALID_ARGUMENT);
+    }
   }
+  gpu.keeps_memory();
+}
+
+TEST_F(GpuSharing, ThreeRanksOfAHostAndThreeHosts) {
+  for (const std::uint32_t hosts : {2U, 3U}) {
+    daemon.set_hosts(hosts);
+    run(6, [](int rank, const ClientContext& context) {
+      const Stream stream;
+      tl_tensor_t* tensor = registered_here(context, kLarge / 4 + 7);
+      EXPECT_TRUE(group_of(context).at("shared"));
+      for (int round = 0; round < 2; ++round) expect_sum(rank, 6, tensor, kLarge / 4 + 7, stream, round);
+      give_back(context, "x", std::span(&tensor, 1));
+    });
+  }
+}
+
+TEST_F(GpuSharing, AGroupIsRegisteredOnce) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge / 8);
+    const tl_tensor_desc_t desc = of_library(context, "other", kLarge / 8);
+    tl_tensor_t* again = nullptr;
+    EXPECT_EQ(tl_register(context, "x", &desc, 1, &again), TL_ERROR_ALREADY_EXISTS) << tl_last_error();
+    EXPECT_EQ(tl_gpu_free(context, desc.buffer), TL_OK) << tl_last_error();
+    expect_sum(rank, 4, tensor, kLarge / 8, stream, 1);
+    give_back(context, "x", std::span(&tensor, 1));
+  });
+}
+
+TEST_F(GpuSharing, WhatIsWrongIsSaidBeforeOthersAreAsked) {
+  run(2, [](int, const ClientContext& context) {
+    tl_tensor_desc_t desc = of_library(context, "x", kLarge / 8);
+    tl_tensor_t* tensor = nullptr;
+    desc.urgency = 7;
+    EXPECT_EQ(tl_register(context, "x", &desc, 1, &tensor), TL_ERROR_INVALID_ARGUMENT);
+    desc.urgency = -1;
+    desc.name = nullptr;
+    EXPECT_EQ(tl_register(context, "x", &desc, 1, &tensor), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_gpu_free(context, desc.buffer), TL_OK);
+  });
+}
+
+// Whoever leaves a set does not hear when the others have closed its memory: that is kept.
+TEST_F(GpuSharing, AProcessSetSharesAndIsLeft) {
+  run(4, [](int rank, const ClientContext& context) {
+    const Stream stream;
+    const std::array<int, 4> ranks = {0, 1, 2, 3};
+    tl_process_set_config_t config = TL_PROCESS_SET_INIT;
+    config.ranks = ranks.data();
+    config.count = ranks.size();
+    config.number = 5;
+    tl_context_t* set = nullptr;
+    ASSERT_EQ(tl_process_set(context, &config, &set), TL_OK) << tl_last_error();
+    tl_tensor_t* tensor = registered_here(set, kLarge / 8);
+    EXPECT_TRUE(group_of(context).at("shared"));
+    expect_sum(rank, 4, tensor, kLarge / 8, stream, 1);
+    void* memory = tl_tensor_buffer(tensor);
+    EXPECT_EQ(tl_finalize(set), TL_OK) << tl_last_error();
+    const auto freed = [&] { return tl_gpu_free(context, memory) == TL_OK; };
+    EXPECT_TRUE(eventually(freed));  // when the daemon has answered that the group is gone
+    const char* json = nullptr;
+    ASSERT_EQ(tl_gpu_status(context, &json), TL_OK);
+    EXPECT_TRUE(nlohmann::json::parse(json).at("groups").empty());
+  });
+  EXPECT_EQ(Gpu::driver().alive("driver_allocations"), 4);
+  gpu.keeps_memory();
+}
+
+// The host's other rank may be reading this one's memory: the daemon hears of the end before the program may write.
+TEST_F(GpuSharing, ARankThatGivesUpIsGoneBeforeItsMemoryIsItsOwn) {
+  run(4, [this](int rank, const ClientContext& context) {
+    const Stream stream;
+    tl_tensor_t* tensor = registered_here(context, kLarge);
+    EXPECT_EQ(tl_barrier(context, 10), TL_OK);
+    if (rank == 0) daemon.hold_after(daemon.operations() + 2);  // the meetings of both hosts
+    EXPECT_EQ(tl_barrier(context, 10), TL_OK);
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    if (rank == 0) {
+      ASSERT_TRUE(eventually([&] { return bytes_of(kFakeCudaKernel) > 0; }));
+      EXPECT_EQ(daemon.leaves(0).size(), 0U);
+      EXPECT_EQ(tl_abort(context, "enough"), TL_OK);
+      EXPECT_EQ(tl_wait(request, 10), TL_ERROR_ABORTED);
+      EXPECT_GE(daemon.leaves(0).size(), 1U);
+      daemon.abort_job("job", Status(Code::kAborted, "a rank has left the job", "job 'job'", "start again"));
+    } else {
+      EXPECT_EQ(tl_wait(request, 20), TL_ERROR_ABORTED);
+    }
+  });
   gpu.keeps_memory();
 }
 

@@ -46,6 +46,7 @@ class Listener final : public Stager::Listener {
     }
     for (Transfer* transfer : stopped_by_failure) stager->stop(*transfer, status, false);
   }
+  bool job_has_failed() override { return false; }
   void pause(Duration longest) override { std::this_thread::sleep_for(std::chrono::nanoseconds(longest.value)); }
 
   void wake() override {}

@@ -191,7 +191,17 @@ Result<Function_> Device::kernel(const std::string& name) {
   Function_ function = nullptr;
   const Error_ error = driver_.module_function(&function, kernels_, name.c_str());
   if (error != kSuccess) return driver_.error(error, "cuModuleGetFunction", name + ", " + where_);
+  TL_RETURN_IF_ERROR(try_out(function, name));
   return function;
+}
+
+// Launches it for no elements. The driver loads a kernel at its first launch, and may wait for all of the GPU then: not
+// when streams wait for us.
+Status Device::try_out(Function_ function, const std::string& name) {
+  alignas(16) std::array<std::byte, sizeof(KernelSources)> nothing{};
+  void* parameters[] = {&nothing, &nothing, &nothing, &nothing};
+  const Error_ error = launch(function, 0, parameters, within_.stream);
+  return error == kSuccess ? Status() : driver_.error(error, "cuLaunchKernel", name + ", " + where_);
 }
 
 Status Device::check_not_capturing(Stream_ stream, const std::string& tensor) const {
@@ -253,6 +263,9 @@ void Device::end(Transfer& transfer) {
   transfer.in = transfer.out = {};
   transfer.shares = nullptr;
   transfer.met = 0;
+  transfer.gather_from = 0;
+  transfer.gather_at = transfer.gathered = 0;
+  transfer.hold_until = {};
   transfer.within = Transfer::Within::kNothing;
   transfer.layout = {};
   transfer.boosted = false;
@@ -320,7 +333,7 @@ Error_ Device::put(Way way, const Transfer& transfer, const Pieces::Slice& slice
       return put_finish(transfer, stream);
     case Way::kGather:
       call = "cuMemcpyDtoDAsync";
-      return put_gathering(transfer, stream);
+      return put_gathering(transfer, slice, stream);
   }
   return kSuccess;
 }
@@ -355,23 +368,33 @@ Error_ Device::launch(Function_ function, std::uint64_t bytes, void** parameters
   return driver_.launch(function, blocks, 1, 1, kKernelThreads, 1, 1, 0, stream, parameters, nullptr);
 }
 
-// The others' shares of the result come into this rank's buffer.
-Error_ Device::put_gathering(const Transfer& transfer, Stream_ stream) const {
+// A slice of another rank's share of the result comes into this one's buffer.
+Error_ Device::put_gathering(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const {
   const Shares& shares = *transfer.shares;
-  for (std::size_t rank = 0; rank < shares.buffers.size(); ++rank) {
-    const auto [offset, bytes] = shares.ranges[rank];
-    if (rank == shares.self) continue;
-    const Error_ error =
-        driver_.copy_within(shares.buffers[shares.self] + offset, shares.buffers[rank] + offset, bytes, stream);
-    if (error != kSuccess) return error;
-  }
-  return kSuccess;
+  std::size_t rank = 0;
+  while (slice.offset >= shares.ranges[rank].offset + shares.ranges[rank].bytes) ++rank;
+  return driver_.copy_within(shares.buffers[shares.self] + slice.offset, shares.buffers[rank] + slice.offset,
+                             slice.bytes, stream);
 }
 
 void Device::count(Way way, std::uint64_t bytes) {
-  std::atomic<std::uint64_t>* const counts[] = {&bytes_out_,    &bytes_in_,       &bytes_in_,
-                                                &bytes_summed_, &bytes_finished_, &bytes_gathered_};
-  counts[static_cast<std::size_t>(way)]->fetch_add(bytes, std::memory_order_relaxed);
+  switch (way) {
+    case Way::kOut:
+      bytes_out_.fetch_add(bytes, std::memory_order_relaxed);
+      return;
+    case Way::kIn:
+    case Way::kFill:
+      bytes_in_.fetch_add(bytes, std::memory_order_relaxed);
+      return;
+    case Way::kSum:
+      bytes_summed_.fetch_add(bytes, std::memory_order_relaxed);
+      return;
+    case Way::kGather:
+      bytes_gathered_.fetch_add(bytes, std::memory_order_relaxed);
+      return;
+    case Way::kFinish:
+      return;
+  }
 }
 
 std::string Device::status() const {

@@ -67,12 +67,15 @@ struct Transfer {
   // What comes next within the host's GPUs: nothing, the result of this rank's share, or the others' shares of it.
   enum class Within : std::uint8_t { kNothing, kFinish, kGather };
   Within within = Within::kNothing;
-  bool poison = false;          // kStopping: its result becomes 0xff
-  bool filled = false;          // kFilling: that was issued
-  std::uint32_t in_flight = 0;  // copies on the GPU
-  int errors = 0;               // in asking for its event
-  Time stop_at{};               // kStopping: when it ends whatever the GPU says
-  Status why;                   // kStopping
+  std::uint32_t gather_from = 0;              // whose share is copied next
+  std::uint64_t gather_at = 0, gathered = 0;  // where in it; bytes of all that have come
+  bool poison = false;                        // kStopping: its result becomes 0xff
+  bool filled = false;                        // kFilling: that was issued
+  std::uint32_t in_flight = 0;                // copies on the GPU
+  int errors = 0;                             // in asking for its event
+  Time stop_at{};                             // kStopping: when it ends whatever the GPU says
+  Time hold_until{};                          // kStopping: until when others may be reading its memory
+  Status why;                                 // kStopping
 };
 
 // Makes the GPU's primary context this thread's, and at its end what was before. Meanwhile the thread may make calls
@@ -167,6 +170,7 @@ class Device {
  private:
   Device(const Driver& driver, int ordinal);
   Status set_up();
+  Status try_out(Function_ function, const std::string& name);
   Result<Transfer*> take();
   Status make_direction(Direction& direction, int priority);
   void find_out_about_waits();
@@ -183,11 +187,11 @@ class Device {
   Error_ put_sum(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const;
   Error_ put_finish(const Transfer& transfer, Stream_ stream) const;
   Error_ launch(Function_ function, std::uint64_t bytes, void** parameters, Stream_ stream) const;
-  Error_ put_gathering(const Transfer& transfer, Stream_ stream) const;
+  Error_ put_gathering(const Transfer& transfer, const Pieces::Slice& slice, Stream_ stream) const;
   void count(Way way, std::uint64_t bytes);
 
   Direction out_, in_, within_;
-  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0}, bytes_summed_{0}, bytes_finished_{0}, bytes_gathered_{0};
+  std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0}, bytes_summed_{0}, bytes_gathered_{0};
 
   std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;

@@ -6,7 +6,7 @@
 namespace tensorlane::client::cuda {
 
 Gpus::~Gpus() {
-  stager_.reset();
+  stop();
   memories_.clear();
   if (devices_.empty()) return;
   if (const Current current(*devices_.front()); current.status().ok()) {
@@ -43,10 +43,16 @@ SharedMemory* Gpus::memory_of(const void* first, std::uint64_t bytes) const {
   return found != memories_.end() ? found->get() : nullptr;
 }
 
-void Gpus::release(SharedMemory* memory) {
-  memory->free();
-  std::lock_guard lock(mutex_);
-  std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
+Status Gpus::release(DevicePointer pointer) {
+  std::unique_ptr<SharedMemory> memory;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(memories_, [&](const auto& each) { return each->pointer() == pointer; });
+    if (found == memories_.end()) return {Code::kNotFound, "this context has no such memory of a GPU", "", ""};
+    memory = std::move(*found);
+    memories_.erase(found);
+  }
+  return memory->give_back();
 }
 
 Result<Device*> Gpus::open_locked(int ordinal) {

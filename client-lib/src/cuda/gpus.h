@@ -24,6 +24,8 @@ class Gpus {
   explicit Gpus(Stager::Listener& listener) : listener_(listener) {}
   // Ends what is under way (Stager), then unpins. The pinned memory is still mapped.
   ~Gpus();
+  // Ends what is under way. The last call but for the destructor.
+  void stop() { stager_.reset(); }
   Gpus(const Gpus&) = delete;
   Gpus& operator=(const Gpus&) = delete;
 
@@ -37,8 +39,8 @@ class Gpus {
   Result<SharedMemory*> allocate(int ordinal, std::uint64_t bytes);
   // The memory of allocate() that holds all of this; null: none does.
   SharedMemory* memory_of(const void* first, std::uint64_t bytes) const;
-  // Nobody has it mapped or uses it any more.
-  void release(SharedMemory* memory);
+  // SharedMemory::give_back() of the memory that begins there. Errors: that's, NotFound (there is none).
+  Status release(DevicePointer pointer);
   // Stager::is_stuck(); waits for no lock.
   bool is_stuck(Time time) const {
     const Stager* stager = running_.load();

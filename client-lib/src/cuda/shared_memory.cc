@@ -20,7 +20,8 @@ struct Kept {
 
 struct KeptMemory {
   std::mutex mutex;
-  std::vector<Kept> all;
+  std::vector<Kept> all;      // for the next allocations
+  std::vector<Kept> in_use;   // the program's, whose context has ended
   std::vector<int> contexts;  // devices whose context stays, so that memory does
 };
 
@@ -51,6 +52,18 @@ Kept take_kept(const Device& device, std::uint64_t bytes) {
   const Kept taken = *found;
   kept.erase(found);
   return taken;
+}
+
+// Keeps it in one of the lists, and its GPU's context as long as the process, so that the memory stays.
+void keep(Device& device, Kept memory, std::vector<Kept> KeptMemory::*list) {
+  KeptMemory& kept = kept_memory();
+  std::lock_guard lock(kept.mutex);
+  if (std::ranges::find(kept.contexts, memory.device) == kept.contexts.end()) {
+    if (!device.keep_context()) return;  // nothing can be said of the memory then
+    kept.contexts.push_back(memory.device);
+  }
+  memory.id = id_of(device.driver(), memory.pointer);
+  if (memory.id != 0) (kept.*list).push_back(memory);
 }
 
 const char* process_mark() {
@@ -87,14 +100,7 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std
 
 SharedMemory::~SharedMemory() {
   if (pointer_ == 0) return;
-  KeptMemory& kept = kept_memory();
-  std::lock_guard lock(kept.mutex);
-  if (std::ranges::find(kept.contexts, device_.ordinal()) == kept.contexts.end()) {
-    if (!device_.keep_context()) return;  // nothing can be said of the memory then
-    kept.contexts.push_back(device_.ordinal());
-  }
-  if (const std::uint64_t id = id_of(device_.driver(), pointer_); id != 0)
-    kept.all.push_back({device_.ordinal(), pointer_, bytes_, id});
+  keep(device_, {device_.ordinal(), pointer_, bytes_, 0}, &KeptMemory::in_use);
 }
 
 Result<MemoryAddress> SharedMemory::address(DevicePointer pointer) const {
@@ -110,9 +116,26 @@ Result<MemoryAddress> SharedMemory::address(DevicePointer pointer) const {
   return address;
 }
 
-void SharedMemory::free() {
+Status SharedMemory::give_back() {
+  const DevicePointer pointer = std::exchange(pointer_, 0);
+  if (lent_ > 0) {
+    keep(device_, {device_.ordinal(), pointer, bytes_, 0}, &KeptMemory::all);
+    return {};
+  }
   const Current current(device_);
-  (void)device_.driver().memory_free(std::exchange(pointer_, 0));
+  TL_RETURN_IF_ERROR(current.status());
+  const Error_ error = device_.driver().memory_free(pointer);
+  return error == kSuccess ? Status() : device_.driver().error(error, "cuMemFree", device_.where());
+}
+
+bool SharedMemory::give_back_later(DevicePointer pointer) {
+  KeptMemory& kept = kept_memory();
+  std::lock_guard lock(kept.mutex);
+  const auto found = std::ranges::find(kept.in_use, pointer, &Kept::pointer);
+  if (found == kept.in_use.end()) return false;
+  kept.all.push_back(*found);
+  kept.in_use.erase(found);
+  return true;
 }
 
 Result<DevicePointer> Mappings::open(const Device& device, const MemoryAddress& other) {
@@ -130,11 +153,14 @@ Result<DevicePointer> Mappings::open(const Device& device, const MemoryAddress& 
   return memory + other.offset;
 }
 
-void Mappings::close() {
+Status Mappings::close() {
+  Status first;
   for (const auto& [device, pointer] : std::exchange(mappings_, {})) {
     const Current current(*device);
-    (void)device->driver().ipc_close(pointer);
+    const Error_ error = current.status().ok() ? device->driver().ipc_close(pointer) : kNotSupported;
+    if (error != kSuccess && first.ok()) first = device->driver().error(error, "cuIpcCloseMemHandle", device->where());
   }
+  return first;
 }
 
 }  // namespace tensorlane::client::cuda

@@ -1,14 +1,14 @@
 // Memory on a GPU that the library has allocated, and that the other ranks of the host may map: by CUDA IPC, or as it
 // is, where they are threads of this process. Ranks only ever read each other's memory.
 //
-// NVIDIA's driver forbids to free memory while another process has it mapped. So it is freed only by who knows that
-// nobody has (free()); what is left, as at the end of a job, is kept for the next allocation of this process, and never
-// freed.
+// NVIDIA's driver forbids to free memory while another process has it mapped. Memory that others have been told of is
+// therefore freed only when all of them have said that they have closed it; else, as after a job that has failed, it
+// is kept for the next allocation of this process. What is there when its context ends stays the program's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "client-lib/src/cuda/device.h"
@@ -26,13 +26,13 @@ struct MemoryAddress {
   IpcHandle handle{};
 };
 
-// Any thread; free() and the destructor when no other call is under way.
+// Any thread; give_back() and the destructor when no other call is under way.
 class SharedMemory {
  public:
   // Of `bytes` rounded up to whole units of 2 MiB: the driver shares memory in such units, and nothing else of the
   // process shall lie in them. Its bytes are anything. Errors: ResourceExhausted, Unavailable (a driver without IPC).
   static Result<std::unique_ptr<SharedMemory>> allocate(Device& device, std::uint64_t bytes);
-  // Keeps the memory.
+  // The memory stays where it is, until give_back_later().
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -46,16 +46,23 @@ class SharedMemory {
 
   // Of what lies at `pointer` in it. Errors: Unavailable, with what the driver says.
   Result<MemoryAddress> address(DevicePointer pointer) const;
-  // Nobody has it mapped any more.
-  void free();
+  // Others are told where it is: one count for each time, taken back when they have said that they have closed it.
+  void lend() { ++lent_; }
+  void end_loan() { --lent_; }
+  // The program does not use it any more: freed, or kept where others may have it mapped. Errors: Unavailable, with
+  // what the driver says; it is lost then.
+  Status give_back();
+  // As give_back(), of memory whose object is gone. False: there is none at this address. Makes no call of the driver.
+  static bool give_back_later(DevicePointer pointer);
 
  private:
   SharedMemory(Device& device, DevicePointer pointer, std::uint64_t bytes)
       : device_(device), pointer_(pointer), bytes_(bytes) {}
 
   Device& device_;
-  DevicePointer pointer_ = 0;  // 0: it was freed
+  DevicePointer pointer_ = 0;  // 0: it was given back
   std::uint64_t bytes_ = 0;
+  std::atomic<int> lent_{0};
 };
 
 // Memory of other ranks, as long as it is mapped here.
@@ -64,14 +71,14 @@ class Mappings {
   Mappings() = default;
   Mappings(Mappings&&) = default;
   Mappings& operator=(Mappings&&) = default;
-  ~Mappings() { close(); }
+  ~Mappings() { (void)close(); }
   Mappings(const Mappings&) = delete;
   Mappings& operator=(const Mappings&) = delete;
 
   // Where this is for `device`. Errors: Unavailable (another container or user, GPUs that cannot reach each other).
   Result<DevicePointer> open(const Device& device, const MemoryAddress& other);
-  // Nothing is read of them any more.
-  void close();
+  // Nothing is read of them any more. Errors: Unavailable, with what the driver says; they count as closed then.
+  Status close();
 
  private:
   struct Mapping {

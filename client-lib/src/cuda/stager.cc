@@ -159,6 +159,7 @@ void Stager::take(Note& note) {
       transfer.stop_at = now() + patience_.last_copies;
       transfer.why = std::move(note.why);
       transfer.poison = note.poison && transfer.out.bytes > 0;
+      if (transfer.met > 0) transfer.hold_until = now() + patience_.others;
       return;
   }
 }
@@ -240,14 +241,12 @@ void Stager::was_copied(const Device::Copy& copy) {
       transfer.summing.copied(copy.slice);
       return transfer.reading.add(copy.slice.ends);
     case Device::Way::kFinish:
+      return listener_.meet(transfer);
     case Device::Way::kGather:
-      return begin_meeting(transfer);
+      transfer.gathered += copy.slice.bytes;
+      if (transfer.gathered == transfer.shares->bytes - transfer.shares->mine().bytes) listener_.meet(transfer);
+      return;
   }
-}
-
-// What has to be true of all ranks of the host for this one to go on: see shares.h.
-void Stager::begin_meeting(Transfer& transfer) {
-  listener_.meet(transfer);
 }
 
 void Stager::has_met(Transfer& transfer) {
@@ -256,6 +255,7 @@ void Stager::has_met(Transfer& transfer) {
       return transfer.summing.add(transfer.summing.all());
     case 2:
       transfer.within = Within::kGather;
+      transfer.gather_from = transfer.shares->self == 0 ? 1 : 0;
       return;
     default:
       return finish(transfer, {});
@@ -272,7 +272,7 @@ void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
 void Stager::look_if_written(Transfer& transfer) {
   if (!transfer.has_arrived || !transfer.writing.all_copied() || transfer.in_flight > 0) return;
   if (transfer.shares == nullptr) return finish(transfer, {});
-  if (transfer.shares->finish == nullptr) return begin_meeting(transfer);
+  if (transfer.shares->finish == nullptr) return listener_.meet(transfer);
   transfer.within = Within::kFinish;
 }
 
@@ -302,7 +302,7 @@ bool Stager::see_events(Device& device, Time now) {
     transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);
     if (transfer->phase != Phase::kActive) continue;
     if (transfer->shares != nullptr) {
-      begin_meeting(*transfer);
+      listener_.meet(*transfer);
       continue;
     }
     transfer->reading.add(transfer->reading.all());
@@ -338,10 +338,23 @@ Pieces::Slice Stager::next_slice(Transfer& transfer, Device::Way way) {
       transfer.within = Within::kNothing;
       return {0, transfer.shares->mine().bytes, 0};
     case Device::Way::kGather:
-      transfer.within = Within::kNothing;
-      return {0, transfer.shares->bytes - transfer.shares->mine().bytes, 0};
+      return next_of_others(transfer);
   }
   return {};
+}
+
+// Of the other ranks' shares, one after the other; from where the tensor begins.
+Pieces::Slice Stager::next_of_others(Transfer& transfer) {
+  const Shares& shares = *transfer.shares;
+  const Shares::Range& range = shares.ranges[transfer.gather_from];
+  const std::uint64_t bytes = std::min(kSliceOfPeer, range.bytes - transfer.gather_at);
+  const Pieces::Slice slice{range.offset + transfer.gather_at, bytes, 0};
+  transfer.gather_at += bytes;
+  if (transfer.gather_at < range.bytes) return slice;
+  transfer.gather_at = 0;
+  if (++transfer.gather_from == shares.self) ++transfer.gather_from;
+  if (transfer.gather_from == shares.ranges.size()) transfer.within = Within::kNothing;
+  return slice;
 }
 
 bool Stager::issue(Device& device, Device::Way way, Time now) {
@@ -389,6 +402,7 @@ bool Stager::end_stopped(Time now) {
     const bool stopping = transfer->phase == Phase::kStopping, filling = transfer->phase == Phase::kFilling;
     if (!stopping && !filling) continue;
     if (transfer->in_flight > 0 && now < transfer->stop_at) continue;
+    if (now < transfer->hold_until && !listener_.job_has_failed()) continue;
     // A stream that has not come to the operation would write over what we fill in; and it does not wait for us yet.
     const bool too_late = ends_at_.value != 0 && now > ends_at_;
     if (stopping && transfer->poison && !transfer->is_ready && !too_late) continue;

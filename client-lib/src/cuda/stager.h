@@ -26,11 +26,16 @@ class Stager {
   // A slice of this size still gets the bandwidth of the bus, and two of them are what an urgent one may have to wait
   // for: 80 us at 25 GB/s.
   static constexpr std::uint64_t kSlice = 1 << 20;
+  // The same of copies between GPUs.
+  static constexpr std::uint64_t kSliceOfPeer = 8 << 20;
   struct Patience {
     // A copy that takes longer will not end: another stream blocks it, or the GPU is gone.
     Duration copy = seconds(30);
     // How long a transfer that is stopped waits for its copies, which are on their way, and for the fill with 0xff.
     Duration last_copies = seconds(2);
+    // How long the memory of a transfer that is stopped stays as it is, while the host's other ranks may be reading it,
+    // if the daemon does not say that the job has failed: from then on nothing comes of what they read.
+    Duration others = seconds(1);
   };
 
   // Called by the stager's thread, which holds no lock then.
@@ -46,6 +51,8 @@ class Stager {
     virtual void meet(Transfer& transfer) = 0;
     // A copy cannot be made. Nothing more can be expected of this GPU: the listener stops what is under way.
     virtual void failed(const Status& status) = 0;
+    // Whether the daemon knows that the job has failed.
+    virtual bool job_has_failed() = 0;
     // Looks for results that have come from the network, and calls arrived() for them; sleeps for at most `longest`
     // where there are none and no other call of Stager's is heard of.
     virtual void pause(Duration longest) = 0;
@@ -96,9 +103,9 @@ class Stager {
   bool issue(Device& device, Device::Way way, Time now);
   bool end_stopped(Time now);
   void forget_copies(Transfer& transfer);
-  void begin_meeting(Transfer& transfer);
   void has_met(Transfer& transfer);
   static bool wants(const Transfer& transfer, Device::Way way);
+  static Pieces::Slice next_of_others(Transfer& transfer);
   static Pieces::Slice next_slice(Transfer& transfer, Device::Way way);
   void was_read(Transfer& transfer, const Pieces::Slice& slice);
   void look_if_written(Transfer& transfer);
