@@ -18,11 +18,18 @@ function(tl_no_cuda_kernels result)
     set(${result} "no nvcc in PATH, CUDA_HOME/bin and /usr/local/cuda/bin" PARENT_SCOPE)
     return()
   endif()
+  # PTX for the oldest GPUs that this nvcc and the kernels know: those of 7.0 and newer take parameters that are __grid_constant__.
+  execute_process(COMMAND ${TENSORLANE_NVCC_PROGRAM} --list-gpu-arch OUTPUT_VARIABLE architectures OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+" architectures "${architectures}")
+  list(FILTER architectures EXCLUDE REGEX "^[1-6][0-9]$")
+  list(SORT architectures COMPARE NATURAL)
+  list(GET architectures 0 oldest)
+  set(TENSORLANE_GPU_ARCHITECTURES "${architectures}" CACHE INTERNAL "Those that nvcc compiles the kernels for, without the dot, the oldest first")
   # One that is too old for C++20, or does not take this system's compiler, is found out here and not in the middle of a build.
   if(NOT TENSORLANE_NVCC_WORKS STREQUAL TENSORLANE_NVCC_PROGRAM)
     set(trial ${CMAKE_BINARY_DIR}/cuda-kernels/trial)
-    file(WRITE ${trial}.cu "#include <concepts>\n__global__ void trial(std::integral auto* of) { *of = __builtin_bit_cast(int, 1.0f); }\ntemplate __global__ void trial(int*);\n")
-    execute_process(COMMAND ${TENSORLANE_NVCC_PROGRAM} ${cuda_kernels_flags} -ptx -o ${trial}.ptx ${trial}.cu
+    file(WRITE ${trial}.cu "#include <concepts>\nstruct Many { int of[9]; };\n__global__ void trial(std::integral auto* of, const __grid_constant__ Many many) { *of = __builtin_bit_cast(int, 1.0f) + many.of[0]; }\ntemplate __global__ void trial(int*, const __grid_constant__ Many);\n")
+    execute_process(COMMAND ${TENSORLANE_NVCC_PROGRAM} ${cuda_kernels_flags} -arch=compute_${oldest} -ptx -o ${trial}.ptx ${trial}.cu
                     RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
     if(NOT status EQUAL 0)
       set(${result} "${TENSORLANE_NVCC_PROGRAM} compiles no C++20 here" PARENT_SCOPE)
@@ -42,11 +49,8 @@ function(tl_cuda_kernels target)
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/client-lib/src/cuda/kernels_absent.cc)
     return()
   endif()
-  # PTX for the oldest GPUs that this nvcc knows runs on all newer ones; of those that are common, machine code is made of it, so that nothing
-  # is compiled when a job starts.
-  execute_process(COMMAND ${TENSORLANE_NVCC_PROGRAM} --list-gpu-arch OUTPUT_VARIABLE architectures COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX MATCHALL "[0-9]+" architectures "${architectures}")
-  list(SORT architectures COMPARE NATURAL)
+  # PTX runs on all GPUs that are newer; of those that are common, machine code is made of it, so that nothing is compiled when a job starts.
+  set(architectures ${TENSORLANE_GPU_ARCHITECTURES})
   list(GET architectures 0 oldest)
   set(codes compute_${oldest})
   foreach(architecture 80 90)

@@ -222,8 +222,8 @@ TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t 
  * until no stream waits for a result. After tl_finalize() the memory is still the program's. Errors: invalid argument,
  * resource exhausted, unavailable (no driver, or an old one). */
 TL_API tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void** memory);
-/* `context` is null for memory that tl_finalize() has left. The next tl_gpu_alloc() of the process uses memory that other
- * ranks may still have mapped, after an error or from a context that has ended; else it is freed. Null memory is
+/* `context` is null for memory that tl_finalize() has left. The next tl_gpu_alloc() of the process uses memory that
+ * other ranks may still have mapped, after an error or from a context that has ended; else it is freed. Null memory is
  * ignored. Errors: invalid argument (not from tl_gpu_alloc, or a registered tensor lies in it), unavailable. */
 TL_API tl_status_t tl_gpu_free(tl_context_t* context, void* memory);
 
@@ -316,7 +316,8 @@ TL_API tl_status_t tl_post_on(tl_tensor_t* const* tensors, size_t count, void* s
  */
 TL_API tl_status_t tl_stream_wait(tl_request_t** requests, size_t count, void* stream);
 /* What the library uses GPUs for, as JSON: the driver, the devices with their way to the daemon and why, copied and
- * pinned bytes, and of each group that the ranks of hosts could share whether they do, and why not. The text belongs to the context until the next call. */
+ * pinned bytes, and of each group that the ranks of hosts could share whether they do, and why not. The text belongs to
+ * the context until the next call. */
 TL_API tl_status_t tl_gpu_status(tl_context_t* context, const char** json);
 /* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the
  * request is freed; its buffer is the program's again, with anything in it. The library has cut the daemon off from it,

@@ -1,42 +1,61 @@
 """Memory on GPUs that the library allocates, so that the ranks of a host can share it."""
 
 import collections
+import contextlib
 import ctypes
+
+from .errors import Error
 
 
 class GpuMemory:
-    """A context's. `call` makes a call of the library with the context's handle, and raises its errors; what frees goes
-    through the `gate`."""
+    """A context's. `call` makes a call of the library with the context's handle, which is null once that has ended, and
+    raises its errors. While it lives, calls go through the `gate`."""
 
     def __init__(self, gate, call):
         self._gate = gate
         self._call = call
         self._unused = collections.deque()
+        self._ended = False
 
     def allocate(self, device, size):
         """A Block on the GPU of this number."""
         address = ctypes.c_void_p()
-        self._call("tl_gpu_alloc", device, size, ctypes.byref(address))
-        return Block(address.value, size, self._unused)
+        with self._gate:
+            self._call("tl_gpu_alloc", device, size, ctypes.byref(address))
+        return Block(address.value, size, self)
+
+    def free(self, address):
+        """Later, while the context lives: whatever runs now may be in the middle of a call."""
+        self._unused.append(address)
+        if self._ended:
+            self._free_all()
 
     def free_unused(self):
         with self._gate:
-            while self._unused:
+            self._free_all()
+
+    def end(self):
+        """The context has ended; what is still in use stays."""
+        self._ended = True
+        self._free_all()
+
+    def _free_all(self):
+        while self._unused:
+            with contextlib.suppress(Error):  # the GPU has failed, and the memory is gone with it
                 self._call("tl_gpu_free", self._unused.popleft())
 
 
 class Block:
-    """When nothing refers to it any more, its address is put into `unused`, and freed later: whatever runs then may be
-    in the middle of a call."""
+    """It is freed when nothing refers to it any more."""
 
-    def __init__(self, address, size, unused):
+    def __init__(self, address, size, memory):
         self.address = address
         self.size = size
-        self._unused = unused
+        self._memory = memory
 
     @property
     def __cuda_array_interface__(self):
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 2}
 
     def __del__(self):
-        self._unused.append(self.address)
+        self._memory.free(self.address)

@@ -167,6 +167,7 @@ class Context:
         if not (self._is_set and status == errors.InvalidArgumentError.status):  # else what is under way goes on
             for request in self.requests():
                 request.abandon()
+            self.gpu_memory.end()
         check(status)
 
     def requests(self):
@@ -219,8 +220,7 @@ class Context:
             for address in filter(None, memory):
                 self._free(address)
             raise
-        tensors = [Tensor(handle, desc.buffer, on_gpu) for handle, desc, on_gpu in zip(handles, array, on_gpus)]
-        made = Group(group, kind, tensors, memory)
+        made = Group(group, kind, map(Tensor, handles, [desc.buffer for desc in array], on_gpus), memory)
         self._groups.append(made)
         return made
 

@@ -189,7 +189,8 @@ class Buffer:
         self._lent = None
 
     def allocate(self, context):
-        """Its address. It is the library's memory where the ranks of a host are to share it."""
+        """Its address. It is the library's memory where the ranks of a host are to share it (the library has refused
+        other values of the variable than 0 and 1)."""
         count, dtype = self._kind
         size = count * torch.empty(0, dtype=dtype).element_size()
         if os.environ.get("TENSORLANE_GPU_SUMS") == "1" and size >= _SHARED_FROM:
