@@ -100,8 +100,7 @@ SharedSet ProcessSet::part(const ProcessSet& set, std::span<const std::uint32_t>
     made->local_world_size = made->world_size;
     made->local_rank = made->rank;
   }
-  // A part of each kind has two ranks or more and just one of them in common with a part of the other kind, so that the
-  // ranks tell all parts apart.
+  // Parts differ in their ranks: a host's and one across hosts have two or more, and just one of them in common.
   made->prefix_ = set.prefix_ + "gpus." + mark_of(made->ranks_) + "/";
   made->text_ = "ranks " + list_of(made->ranks_, ", ") + " of job '" + settings.job + "'";
   return made;

@@ -24,9 +24,9 @@ class ProcessSet {
   static Result<std::shared_ptr<const ProcessSet>> make(const tl_process_set_config_t& config,
                                                         const Settings& settings);
 
-  // Some ranks of a set, for what the library does for all of it: those of a host, or one of each host. Such a set has
-  // no number that a program could use. `ranks`, of `set`, are ascending, this process's among them.
-  enum class Part : std::uint8_t { kHost, kAcross };
+  // Ranks of a set, for what the library does for all of it: all of them, those of a host, or one of each host. Such a
+  // set has no number that a program could use. `ranks`, of `set`, are ascending, this process's among them.
+  enum class Part : std::uint8_t { kAll, kHost, kAcross };
   static std::shared_ptr<const ProcessSet> part(const ProcessSet& set, std::span<const std::uint32_t> ranks, Part part,
                                                 const Settings& settings);
   // Whether it is `set`, or a part of it.

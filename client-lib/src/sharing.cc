@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "client-lib/src/context.h"
@@ -19,6 +20,8 @@ namespace tensorlane::client {
 namespace {
 
 using State = tl_request::State;
+
+constexpr const char* kAddresses = "addresses";
 
 // What a rank says of itself. Plain bytes, the same on all machines.
 struct Introduction {
@@ -47,9 +50,12 @@ std::uint64_t digest(std::span<const tl_tensor_desc_t> descs) {
   Fnv1a hash;
   for (const tl_tensor_desc_t& desc : descs) {
     hash.add_text(name_of(desc));
-    hash.add(desc.count);
-    for (const int each : {static_cast<int>(desc.dtype), static_cast<int>(desc.operation), static_cast<int>(desc.op)})
+    for (const std::uint64_t each : {desc.count, desc.row, std::uint64_t{desc.position}, std::uint64_t{desc.positions}})
       hash.add(each);
+    for (const unsigned each : {raw_number(desc.dtype), raw_number(desc.operation), raw_number(desc.op),
+                                raw_number(desc.pattern), raw_number(desc.root)})
+      hash.add(each);
+    hash.add(desc.urgency);
   }
   return hash.value();
 }
@@ -116,8 +122,7 @@ tl_tensor_desc_t described(const char* name, tl_operation_t operation, std::uint
 bool may_be_shared(const std::string& group, std::span<const tl_tensor_desc_t> descs) {
   constexpr std::size_t kLongest = 160;
   const auto fits = [](const tl_tensor_desc_t& desc) { return name_of(desc).size() <= kLongest; };
-  const auto sums = [](const tl_tensor_desc_t& desc) { return raw_number(desc.operation) == TL_ALLREDUCE; };
-  return group.size() <= kLongest && std::ranges::all_of(descs, fits) && std::ranges::any_of(descs, sums);
+  return group.size() <= kLongest && std::ranges::all_of(descs, fits);
 }
 
 bool is_worth_sharing(const tl_tensor_desc_t& desc) {
@@ -144,7 +149,7 @@ class Context::GpuRegistration {
  public:
   GpuRegistration(Context& context, const SharedSet& set, const std::string& name,
                   std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out)
-      : context_(context), set_(set), name_(name), question_(name + ".gpus"), descs_(descs), out_(out) {}
+      : context_(context), set_(set), name_(name), descs_(descs), out_(out) {}
 
   Status run();
 
@@ -163,6 +168,8 @@ class Context::GpuRegistration {
   Status meet_host(std::span<const std::uint32_t> ranks);
   Status find_others();
   Status prepare_sums();
+  Status rehearse(cuda::Device& device);
+  Status register_in_turn(const std::vector<std::vector<std::uint32_t>>& hosts);
   Status register_shares(const std::vector<std::vector<std::uint32_t>>& hosts);
   Status register_rest();
   Status register_part(const SharedSet& set, std::span<const tl_tensor_desc_t> descs, std::span<tl_tensor_t*> tensors);
@@ -171,13 +178,13 @@ class Context::GpuRegistration {
 
   Context& context_;
   const SharedSet set_;
-  const std::string name_, question_;
+  const std::string name_;
   const std::span<const tl_tensor_desc_t> descs_;
   tl_tensor_t** const out_;
   GpuGroup group_;
   std::vector<Shared> shared_;
   tl_tensor_t *introductions_ = nullptr, *addresses_ = nullptr;
-  SharedSet host_;
+  SharedSet host_, asked_;  // the host's ranks; all of the set, as who asks each other
 };
 
 Status Context::register_shared(const SharedSet& set, const std::string& name, std::span<const tl_tensor_desc_t> descs,
@@ -212,7 +219,7 @@ Status Context::GpuRegistration::run() {
   if (status.ok()) status = register_rest();
   if (!status.ok()) {
     undo();
-    if (introductions_ != nullptr) (void)context_.unregister_plain(*set_, question_);
+    if (introductions_ != nullptr) (void)context_.unregister_plain(*asked_, name_);
     return status;
   }
   std::lock_guard lock(context_.mutex_);
@@ -220,34 +227,50 @@ Status Context::GpuRegistration::run() {
   return {};
 }
 
-// Decides with all ranks whether the hosts' ranks share, and registers what they do.
+// Decides with all ranks whether the hosts' ranks share, and registers what they do. Where one of them cannot, they are
+// told why, and none does.
 Status Context::GpuRegistration::share() {
-  const std::string tensor = question_ + "/introductions";
-  const auto desc = described(tensor.c_str(), TL_ALLGATHER, set_->world_size * sizeof(Introduction));
-  const Status asked = context_.register_plain(set_, question_, std::span(&desc, 1), &introductions_);
+  std::vector<std::uint32_t> ranks(set_->world_size);
+  std::iota(ranks.begin(), ranks.end(), 0U);
+  asked_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kAll, context_.settings_);
+  const auto desc = described("introductions", TL_ALLGATHER, set_->world_size * sizeof(Introduction));
+  const Status asked = context_.register_plain(asked_, name_, std::span(&desc, 1), &introductions_);
   if (asked.code() == Code::kTimedOut) {
     return {asked.code(), asked.what(), asked.where(),
             "set TENSORLANE_GPU_SUMS alike on all ranks, which ask each other about '" + name_ + "'; " + asked.fix()};
   }
   TL_RETURN_IF_ERROR(asked);
   TL_ASSIGN_OR_RETURN(const auto all, introduce(find_memory()));
+  const auto hosts = by_host(all, set_->rank);
+  const auto agree = [&](const Status& status) -> Status {
+    TL_ASSIGN_OR_RETURN(const auto told, introduce(status.ok() ? "" : status.what() + ": " + status.where()));
+    group_.why_not = why_not(told, set_->rank);
+    if (!group_.why_not.empty()) undo();
+    return {};
+  };
   group_.why_not = why_not(all, set_->rank);
   if (group_.why_not.empty()) {
-    const auto hosts = by_host(all, set_->rank);
-    Status failed = meet_host(hosts[0]);
-    if (failed.ok()) failed = find_others();
-    if (failed.ok()) failed = prepare_sums();
-    TL_ASSIGN_OR_RETURN(const auto met, introduce(failed.ok() ? "" : failed.what() + ": " + failed.where()));
-    group_.why_not = why_not(met, set_->rank);
-    if (group_.why_not.empty()) {
-      TL_RETURN_IF_ERROR(register_shares(hosts));
-    } else {
-      undo();
-    }
+    Status prepared = meet_host(hosts[0]);
+    if (prepared.ok()) prepared = find_others();
+    if (prepared.ok()) prepared = prepare_sums();
+    TL_RETURN_IF_ERROR(agree(prepared));
   }
+  if (group_.why_not.empty()) TL_RETURN_IF_ERROR(agree(register_in_turn(hosts)));
   if (!group_.why_not.empty()) shared_.clear();
   introductions_ = nullptr;
-  return context_.unregister_plain(*set_, question_);
+  return context_.unregister_plain(*asked_, name_);
+}
+
+// The order in which more than two hosts add depends on the order in which tensors are registered: shares of the
+// host's first ranks come first, so that it is the same in every run.
+Status Context::GpuRegistration::register_in_turn(const std::vector<std::vector<std::uint32_t>>& hosts) {
+  if (hosts.size() == 2) return register_shares(hosts);
+  Status mine;
+  for (std::uint32_t rank = 0; rank < host_->world_size; ++rank) {
+    if (rank == host_->rank) mine = register_shares(hosts);
+    TL_RETURN_IF_ERROR(introduce("").status());
+  }
+  return mine;
 }
 
 // Why not all tensors that are worth it are in memory that can be shared; else empty.
@@ -285,9 +308,8 @@ Status Context::GpuRegistration::register_part(const SharedSet& set, std::span<c
 // The set of this host's ranks, and what they need to meet.
 Status Context::GpuRegistration::meet_host(std::span<const std::uint32_t> ranks) {
   host_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kHost, context_.settings_);
-  const std::string addresses = question_ + "/addresses";
   std::vector<tl_tensor_desc_t> descs = {
-      described(addresses.c_str(), TL_ALLGATHER, ranks.size() * shared_.size() * sizeof(cuda::MemoryAddress))};
+      described(kAddresses, TL_ALLGATHER, ranks.size() * shared_.size() * sizeof(cuda::MemoryAddress))};
   for (const Shared& each : shared_) descs.push_back(described(descs_[each.index].name, TL_BARRIER, 1));
   std::vector<tl_tensor_t*> tensors(descs.size());
   TL_RETURN_IF_ERROR(register_part(host_, descs, tensors));
@@ -353,12 +375,33 @@ Status Context::GpuRegistration::prepare_sums() {
       TL_ASSIGN_OR_RETURN(shares.finish, device.kernel(cuda::finish_kernel_name(dtype)));
     }
   }
-  if (own_bytes == 0) return {};
+  if (own_bytes == 0) return rehearse(device);
   TL_ASSIGN_OR_RETURN(group_.sums, context_.gpus_->allocate(device.ordinal(), own_bytes));
   for (Shared& each : shared_) {
     if (each.shares.sum_bytes != each.shares.element_bytes) each.shares.sums += group_.sums->pointer();
   }
-  return {};
+  return rehearse(device);
+}
+
+// What a registration can lack here is found out before others wait for it: memory that the daemon shares, and that can
+// be pinned, which is there when it is asked for again.
+Status Context::GpuRegistration::rehearse(cuda::Device& device) {
+  std::vector<std::byte*> memory;
+  Status failed;
+  for (const Shared& each : shared_) {
+    const cuda::Shares& shares = each.shares;
+    const std::uint64_t bytes = shares.mine().bytes / shares.element_bytes * shares.sum_bytes;
+    const Result<std::byte*> staging = context_.arenas_->allocate(bytes);
+    failed = staging.status();
+    if (!failed.ok()) break;
+    memory.push_back(*staging);
+    failed = context_.gpus_->pin(context_.arenas_->segment_of(*staging), device);
+    if (failed.ok())
+      failed = context_.gpus_->device_of(reinterpret_cast<const void*>(shares.sums), bytes, "a share").status();
+    if (!failed.ok()) break;
+  }
+  for (std::byte* each : memory) (void)context_.arenas_->release(each);
+  return failed;
 }
 
 // With the urgency that they have in the group.
@@ -465,6 +508,10 @@ Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
 // ---- memory ----
 
 Result<void*> Context::allocate_on_gpu(int device, std::uint64_t bytes) {
+  {
+    std::unique_lock lock(mutex_);
+    wait_for_all_streams(lock);
+  }
   TL_ASSIGN_OR_RETURN(const cuda::SharedMemory* memory, gpus_->allocate(device, bytes));
   return reinterpret_cast<void*>(memory->pointer());
 }
@@ -473,10 +520,10 @@ Status Context::release_on_gpu(void* memory) {
   const auto pointer = reinterpret_cast<cuda::DevicePointer>(memory);
   {
     std::unique_lock lock(mutex_);
-    const cuda::SharedMemory* found = gpus_->memory_of(memory, 1);
+    const std::uint64_t bytes = gpus_->bytes_at(pointer);
     for (const auto& tensor : tensors_) {
-      if (found == nullptr || tensor->gpu_buffer == nullptr) continue;
-      if (found->holds(reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer), 1)) {
+      const auto buffer = reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer);
+      if (buffer >= pointer && buffer - pointer < bytes) {
         return Status(Code::kInvalidArgument, "cannot free this memory of a GPU",
                       "tensor '" + tensor->text() + "' is registered in it", "unregister it first");
       }

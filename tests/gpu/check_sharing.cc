@@ -70,7 +70,8 @@ void require_shared(const Rank& rank, const std::string& group) {
   const char* text = nullptr;
   must(tl_gpu_status(rank.context, &text), "the library's status of GPUs");
   std::string why = "nobody asked them to: set TENSORLANE_GPU_SUMS=1";
-  for (const auto& each : nlohmann::json::parse(text).at("groups")) {
+  const nlohmann::json status = nlohmann::json::parse(text);
+  for (const auto& each : status.at("groups")) {
     if (each.at("name") == group && each.at("shared")) return;
     if (each.at("name") == group) why = each.at("not_shared_because").get<std::string>();
   }

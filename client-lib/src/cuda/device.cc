@@ -36,10 +36,13 @@ std::string waits_forbidden() {
 
 }  // namespace
 
-std::string json_text(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '"' || c == '\\' || (c >= 0 && c < ' '); }, ' ');
-  return text;
+std::string json_text(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') escaped += '\\';
+    escaped += c >= 0 && c < ' ' ? ' ' : c;
+  }
+  return escaped;
 }
 
 Result<int> device_of(const Driver& driver, DevicePointer memory, std::uint64_t bytes, const std::string& what) {

@@ -199,8 +199,8 @@ class Device {
   std::vector<Transfer*> free_;
 };
 
-// Without what would end a string in JSON.
-std::string json_text(std::string text);
+// As part of a string in JSON.
+std::string json_text(const std::string& text);
 
 // The GPU that has [memory, memory + bytes). Errors: InvalidArgument (none has, or only a part of it; `what` names the
 // buffer), Unavailable.

@@ -43,6 +43,12 @@ SharedMemory* Gpus::memory_of(const void* first, std::uint64_t bytes) const {
   return found != memories_.end() ? found->get() : nullptr;
 }
 
+std::uint64_t Gpus::bytes_at(DevicePointer pointer) const {
+  std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(memories_, pointer, [](const auto& each) { return each->pointer(); });
+  return found != memories_.end() ? (*found)->bytes() : 0;
+}
+
 Status Gpus::release(DevicePointer pointer) {
   std::unique_ptr<SharedMemory> memory;
   {

@@ -39,6 +39,8 @@ class Gpus {
   Result<SharedMemory*> allocate(int ordinal, std::uint64_t bytes);
   // The memory of allocate() that holds all of this; null: none does.
   SharedMemory* memory_of(const void* first, std::uint64_t bytes) const;
+  // Of the memory of allocate() that begins there; 0: there is none.
+  std::uint64_t bytes_at(DevicePointer pointer) const;
   // SharedMemory::give_back() of the memory that begins there. Errors: that's, NotFound (there is none).
   Status release(DevicePointer pointer);
   // Stager::is_stuck(); waits for no lock.

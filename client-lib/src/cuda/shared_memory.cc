@@ -81,7 +81,8 @@ const char* process_mark() {
 }  // namespace
 
 Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std::uint64_t bytes) {
-  const std::uint64_t whole = (bytes + kUnit - 1) / kUnit * kUnit;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // what no GPU has
+  const std::uint64_t whole = (std::min(bytes, kMost) + kUnit - 1) / kUnit * kUnit;
   const std::string where = std::to_string(whole) + " bytes, " + device.where();
   const Driver& driver = device.driver();
   if (!driver.shares_memory()) {
