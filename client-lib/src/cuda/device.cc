@@ -269,6 +269,7 @@ void Device::end(Transfer& transfer) {
   transfer.gather_from = 0;
   transfer.gather_at = transfer.gathered = 0;
   transfer.hold_until = {};
+  transfer.is_lent = false;
   transfer.within = Transfer::Within::kNothing;
   transfer.layout = {};
   transfer.boosted = false;

@@ -75,6 +75,7 @@ struct Transfer {
   int errors = 0;                             // in asking for its event
   Time stop_at{};                             // kStopping: when it ends whatever the GPU says
   Time hold_until{};                          // kStopping: until when others may be reading its memory
+  bool is_lent = false;                       // it has gone to a meeting: from then on others may read its memory
   Status why;                                 // kStopping
 };
 

@@ -159,7 +159,7 @@ void Stager::take(Note& note) {
       transfer.stop_at = now() + patience_.last_copies;
       transfer.why = std::move(note.why);
       transfer.poison = note.poison && transfer.out.bytes > 0;
-      if (transfer.met > 0) transfer.hold_until = now() + patience_.others;
+      if (transfer.is_lent) transfer.hold_until = now() + patience_.others;
       return;
   }
 }
@@ -302,6 +302,7 @@ bool Stager::see_events(Device& device, Time now) {
     transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);
     if (transfer->phase != Phase::kActive) continue;
     if (transfer->shares != nullptr) {
+      transfer->is_lent = true;
       listener_.meet(*transfer);
       continue;
     }
