@@ -167,8 +167,9 @@ TL_API tl_status_t tl_finalize(tl_context_t* context);
 /* Of a job's context. Ends at once what is under way in it, process sets included: every request fails with "aborted",
  * every call of another thread that waits returns that, and nothing can be started any more. `why`, which may be null,
  * is the first part of the text. The buffers are the program's again as after any failed request. The other ranks hear
- * of it when tl_finalize() is called, which has nothing to wait for then: to them this rank has left the job without a
- * word, and the job is over. Any thread, callbacks included. */
+ * of it when tl_finalize() is called, which has nothing to wait for then, or at once, where ranks share what is under way
+ * on their GPUs (tl_gpu_alloc()): to them this rank has left the job without a word, and the job is over. Any thread,
+ * callbacks included. */
 TL_API tl_status_t tl_abort(tl_context_t* context, const char* why);
 
 /* Some of a job's ranks (Horovod's process sets, MPI's communicators), whose collectives and messages nobody else takes
@@ -283,7 +284,8 @@ TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const t
  * (a rank has left the job without it, or the job's error: a rank that ends without tl_finalize() ends the job).
  * Mismatch, timed out and aborted are said to every rank that waits: none has unregistered the group then. Only where
  * the daemon does not say anything, timed out says so, and the tensors cannot be used: whether they are gone is open,
- * and the next call goes on waiting. */
+ * and the next call goes on waiting. A group that ranks share on their GPUs (tl_gpu_alloc()) goes in parts: after
+ * mismatch or timed out it cannot be used any more, and another call of all ranks goes on. */
 TL_API tl_status_t tl_unregister(tl_context_t* context, const char* group);
 /* The tensor's buffer: the description's, or the one that tl_register has allocated. Valid until tl_unregister() or
  * tl_finalize(). Null for null, and for a tensor that was unregistered, if it is among the last 4,096 of them. */
