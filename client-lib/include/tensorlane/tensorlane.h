@@ -167,9 +167,9 @@ TL_API tl_status_t tl_finalize(tl_context_t* context);
 /* Of a job's context. Ends at once what is under way in it, process sets included: every request fails with "aborted",
  * every call of another thread that waits returns that, and nothing can be started any more. `why`, which may be null,
  * is the first part of the text. The buffers are the program's again as after any failed request. The other ranks hear
- * of it when tl_finalize() is called, which has nothing to wait for then, or at once, where ranks share what is under way
- * on their GPUs (tl_gpu_alloc()): to them this rank has left the job without a word, and the job is over. Any thread,
- * callbacks included. */
+ * of it when tl_finalize() is called, which has nothing to wait for then, or at once, where ranks share what is under
+ * way on their GPUs (tl_gpu_alloc()): to them this rank has left the job without a word, and the job is over. Any
+ * thread, callbacks included. */
 TL_API tl_status_t tl_abort(tl_context_t* context, const char* why);
 
 /* Some of a job's ranks (Horovod's process sets, MPI's communicators), whose collectives and messages nobody else takes
