@@ -149,7 +149,7 @@ class Context::GpuRegistration {
  public:
   GpuRegistration(Context& context, const SharedSet& set, const std::string& name,
                   std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out)
-      : context_(context), set_(set), name_(name), descs_(descs), out_(out) {}
+      : context_(context), set_(set), name_(name), question_(name + ".asked"), descs_(descs), out_(out) {}
 
   Status run();
 
@@ -178,7 +178,7 @@ class Context::GpuRegistration {
 
   Context& context_;
   const SharedSet set_;
-  const std::string name_;
+  const std::string name_, question_;
   const std::span<const tl_tensor_desc_t> descs_;
   tl_tensor_t** const out_;
   GpuGroup group_;
@@ -219,7 +219,7 @@ Status Context::GpuRegistration::run() {
   if (status.ok()) status = register_rest();
   if (!status.ok()) {
     undo();
-    if (introductions_ != nullptr) (void)context_.unregister_plain(*asked_, name_);
+    if (introductions_ != nullptr) (void)context_.unregister_plain(*asked_, question_);
     return status;
   }
   std::lock_guard lock(context_.mutex_);
@@ -234,7 +234,7 @@ Status Context::GpuRegistration::share() {
   std::iota(ranks.begin(), ranks.end(), 0U);
   asked_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kAll, context_.settings_);
   const auto desc = described("introductions", TL_ALLGATHER, set_->world_size * sizeof(Introduction));
-  const Status asked = context_.register_plain(asked_, name_, std::span(&desc, 1), &introductions_);
+  const Status asked = context_.register_plain(asked_, question_, std::span(&desc, 1), &introductions_);
   if (asked.code() == Code::kTimedOut) {
     return {asked.code(), asked.what(), asked.where(),
             "set TENSORLANE_GPU_SUMS alike on all ranks, which ask each other about '" + name_ + "'; " + asked.fix()};
@@ -258,7 +258,7 @@ Status Context::GpuRegistration::share() {
   if (group_.why_not.empty()) TL_RETURN_IF_ERROR(agree(register_in_turn(hosts)));
   if (!group_.why_not.empty()) shared_.clear();
   introductions_ = nullptr;
-  return context_.unregister_plain(*asked_, name_);
+  return context_.unregister_plain(*asked_, question_);
 }
 
 // The order in which more than two hosts add depends on the order in which tensors are registered: shares of the

@@ -62,6 +62,11 @@ void keep(Device& device, Kept memory, std::vector<Kept> KeptMemory::*list) {
     if (!device.keep_context()) return;  // nothing can be said of the memory then
     kept.contexts.push_back(memory.device);
   }
+  // What was at this address before has gone with a reset of the GPU.
+  for (std::vector<Kept>* known : {&kept.all, &kept.in_use}) {
+    std::erase_if(*known,
+                  [&](const Kept& each) { return each.device == memory.device && each.pointer == memory.pointer; });
+  }
   memory.id = id_of(device.driver(), memory.pointer);
   if (memory.id != 0) (kept.*list).push_back(memory);
 }
