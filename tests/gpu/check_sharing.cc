@@ -26,7 +26,7 @@ class TensorGroup {
   enum class Memory { kHost, kLibrarys, kElsewhere };
 
   TensorGroup(Rank& rank, std::string name, const std::vector<Described>& tensors, Memory memory)
-      : rank_(rank), name_(std::move(name)), memory_(memory) {
+      : rank_(rank), name_(std::move(name)) {
     std::vector<std::string> names;
     std::vector<tl_tensor_desc_t> descs;
     for (const Described& tensor : tensors) names.push_back(name_ + "/" + tensor.name);
@@ -37,8 +37,12 @@ class TensorGroup {
       desc.dtype = tensors[i].dtype;
       desc.op = tensors[i].op;
       desc.memory = memory == Memory::kHost ? TL_MEMORY_HOST : TL_MEMORY_CUDA;
-      if (memory == Memory::kLibrarys)
-        must(tl_gpu_alloc(rank.context, 0, tensors[i].bytes(), &desc.buffer), "memory of a GPU");
+      if (memory == Memory::kLibrarys) {  // at another place in it on each rank
+        const std::uint64_t offset = 64 * static_cast<std::uint64_t>(rank.rank + 1);
+        void*& start = librarys_.emplace_back();
+        must(tl_gpu_alloc(rank.context, 0, offset + tensors[i].bytes(), &start), "memory of a GPU");
+        desc.buffer = static_cast<std::byte*>(start) + offset;
+      }
       if (memory == Memory::kElsewhere)
         desc.buffer = elsewhere_.emplace_back(std::make_unique<GpuMemory>(rank.gpu, tensors[i].bytes()))->data();
     }
@@ -46,11 +50,8 @@ class TensorGroup {
     must(tl_register(rank.context, name_.c_str(), descs.data(), descs.size(), tensors_.data()), "registering " + name_);
   }
   ~TensorGroup() {
-    std::vector<void*> buffers;
-    for (const tl_tensor_t* tensor : tensors_) buffers.push_back(tl_tensor_buffer(tensor));
     must(tl_unregister(rank_.context, name_.c_str()), "unregistering " + name_);
-    if (memory_ != Memory::kLibrarys) return;
-    for (void* buffer : buffers) must(tl_gpu_free(rank_.context, buffer), "freeing memory of a GPU");
+    for (void* start : librarys_) must(tl_gpu_free(rank_.context, start), "freeing memory of a GPU");
   }
   TensorGroup(const TensorGroup&) = delete;
   TensorGroup& operator=(const TensorGroup&) = delete;
@@ -60,8 +61,8 @@ class TensorGroup {
  private:
   Rank& rank_;
   const std::string name_;
-  const Memory memory_;
   std::vector<std::unique_ptr<GpuMemory>> elsewhere_;
+  std::vector<void*> librarys_;
   std::vector<tl_tensor_t*> tensors_;
 };
 
@@ -117,6 +118,21 @@ void check_type(Rank& rank, tl_dtype_t dtype, std::uint64_t bytes) {
   }
 }
 
+// A group that is unregistered while its last operation is under way: what others have is mapped until that is over.
+void check_leaving(Rank& rank) {
+  constexpr std::uint64_t kBytes = 4 << 20;
+  const Stream stream(rank.gpu);
+  for (int i = 0; i < 3; ++i) {
+    const TensorGroup group(rank, "leaving", {{"x", TL_BFLOAT16, TL_SUM, kBytes / 2}}, TensorGroup::Memory::kLibrarys);
+    require_shared(rank, "leaving");
+    rank.gpu.fill(tl_tensor_buffer(group[0]), 0, kBytes, stream);
+    tl_request_t* request = nullptr;
+    must(tl_post_on(&group[0], 1, stream, &request), "posting");
+    must(tl_stream_wait(&request, 1, stream), "waiting");
+  }
+  rank.gpu.synchronize(stream);
+}
+
 double seconds_of(tl_tensor_t* tensor, const Rank& rank, void* stream) {
   must(tl_barrier(rank.context, 60), "a barrier");
   const double start = now_seconds();
@@ -133,6 +149,7 @@ void check_sharing(Rank& rank) {
   for (const tl_dtype_t dtype :
        {TL_FLOAT32, TL_FLOAT64, TL_FLOAT16, TL_BFLOAT16, TL_INT8, TL_INT32, TL_INT64, TL_UINT8})
     check_type(rank, dtype, bytes);
+  check_leaving(rank);
 }
 
 // Of a tensor that the host's ranks share, and of one that each copies, in turns.
