@@ -39,6 +39,7 @@ def train_sharing(dtype, op, overlap, rank):
     groups = tensorlane.status()["gpus"]["groups"]
     assert any(group["shared"] for group in groups), groups
     optimizer.close()
+    assert fake_gpu.driver.fake_cuda_alive(b"imports") == 0  # nothing of the other ranks' stays mapped
     return numbers
 
 
