@@ -208,10 +208,14 @@ TEST_P(GpuSharingFails, AnErrorFillsTheWholeResult) {
       errors.emplace_back(tl_last_error());
     };
     if (tl_post_on(&tensor, 1, stream, &request) != TL_OK) return note_error();  // another rank was quicker
-    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
-    std::size_t numbers = 0;
-    stream.run([&] { numbers = std::ranges::count_if(floats, [](float each) { return each == each; }); });
+    if (tl_stream_wait(&request, 1, stream) != TL_OK) return note_error();
+    std::size_t numbers = 0, right = 0;
+    stream.run([&] {
+      numbers = std::ranges::count_if(floats, [](float each) { return each == each; });
+      right = std::ranges::count(floats, 8.F);
+    });
     stream.synchronize();
+    if (right == kLarge) return;  // on the other host it may have been over
     EXPECT_EQ(numbers, 0U);
     EXPECT_NE(tl_post_on(&tensor, 1, stream, &request), TL_OK);
     note_error();
