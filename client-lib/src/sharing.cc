@@ -21,7 +21,8 @@ namespace {
 
 using State = tl_request::State;
 
-constexpr const char* kAddresses = "addresses";
+// How long calls wait until no stream waits for a result.
+constexpr Duration kForStreams = seconds(1);
 
 // What a rank says of itself. Plain bytes, the same on all machines.
 struct Introduction {
@@ -52,9 +53,10 @@ std::uint64_t digest(std::span<const tl_tensor_desc_t> descs) {
     hash.add_text(name_of(desc));
     for (const std::uint64_t each : {desc.count, desc.row, std::uint64_t{desc.position}, std::uint64_t{desc.positions}})
       hash.add(each);
-    for (const unsigned each : {raw_number(desc.dtype), raw_number(desc.operation), raw_number(desc.op),
-                                raw_number(desc.pattern), raw_number(desc.root)})
+    for (const unsigned each :
+         {raw_number(desc.dtype), raw_number(desc.operation), raw_number(desc.op), raw_number(desc.pattern)})
       hash.add(each);
+    hash.add(raw_number(desc.operation) == TL_ALLREDUCE ? 0 : desc.root);  // of an allreduce it says nothing
     hash.add(desc.urgency);
   }
   return hash.value();
@@ -200,18 +202,19 @@ Status Context::register_shared(const SharedSet& set, const std::string& name, s
       return Status(Code::kAlreadyExists, "group '" + name + "' is registered", set->text(),
                     "unregister it first, or use another name");
     }
-    wait_for_all_streams(lock);
+    const auto on_gpu = [](const tl_tensor_desc_t& desc) { return raw_number(desc.memory) == TL_MEMORY_CUDA; };
+    if (std::ranges::any_of(descs, on_gpu)) wait_for_all_streams(lock);
   }
   return GpuRegistration(*this, set, name, descs, out).run();
 }
 
-// Calls of the driver that allocate, free, map and load can wait for all of the GPU, also for streams that wait for us,
-// which go on only when the stager's calls go on.
+// Calls of the driver that free, map and load can wait for all of the GPU, also for streams that wait for us, which go
+// on only when the stager's calls go on. Not for long: what they wait for may come from a rank that waits for this one.
 void Context::wait_for_all_streams(std::unique_lock<std::mutex>& lock) {
   const auto none_waits = [&] {
     return std::ranges::none_of(requests_, [](const tl_request& each) { return each.gpu != nullptr && each.detached; });
   };
-  gpu_changed_.wait_for(lock, std::chrono::nanoseconds(settings_.timeout.value), none_waits);
+  gpu_changed_.wait_for(lock, std::chrono::nanoseconds(kForStreams.value), none_waits);
 }
 
 Status Context::GpuRegistration::run() {
@@ -233,7 +236,8 @@ Status Context::GpuRegistration::share() {
   std::vector<std::uint32_t> ranks(set_->world_size);
   std::iota(ranks.begin(), ranks.end(), 0U);
   asked_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kAll, context_.settings_);
-  const auto desc = described("introductions", TL_ALLGATHER, set_->world_size * sizeof(Introduction));
+  const std::string tensor = name_ + "/introductions";
+  const auto desc = described(tensor.c_str(), TL_ALLGATHER, set_->world_size * sizeof(Introduction));
   const Status asked = context_.register_plain(asked_, question_, std::span(&desc, 1), &introductions_);
   if (asked.code() == Code::kTimedOut) {
     return {asked.code(), asked.what(), asked.where(),
@@ -250,8 +254,12 @@ Status Context::GpuRegistration::share() {
   };
   group_.why_not = why_not(all, set_->rank);
   if (group_.why_not.empty()) {
-    Status prepared = meet_host(hosts[0]);
-    if (prepared.ok()) prepared = find_others();
+    // Where that fails, the host's other ranks wait for this one, and hear of the error when it leaves.
+    if (const Status met = meet_host(hosts[0]); !met.ok()) {
+      introductions_ = nullptr;
+      return met;
+    }
+    Status prepared = find_others();
     if (prepared.ok()) prepared = prepare_sums();
     TL_RETURN_IF_ERROR(agree(prepared));
   }
@@ -308,8 +316,9 @@ Status Context::GpuRegistration::register_part(const SharedSet& set, std::span<c
 // The set of this host's ranks, and what they need to meet.
 Status Context::GpuRegistration::meet_host(std::span<const std::uint32_t> ranks) {
   host_ = ProcessSet::part(*set_, ranks, ProcessSet::Part::kHost, context_.settings_);
+  const std::string addresses = name_ + "/addresses";
   std::vector<tl_tensor_desc_t> descs = {
-      described(kAddresses, TL_ALLGATHER, ranks.size() * shared_.size() * sizeof(cuda::MemoryAddress))};
+      described(addresses.c_str(), TL_ALLGATHER, ranks.size() * shared_.size() * sizeof(cuda::MemoryAddress))};
   for (const Shared& each : shared_) descs.push_back(described(descs_[each.index].name, TL_BARRIER, 1));
   std::vector<tl_tensor_t*> tensors(descs.size());
   TL_RETURN_IF_ERROR(register_part(host_, descs, tensors));
@@ -376,7 +385,8 @@ Status Context::GpuRegistration::prepare_sums() {
     }
   }
   if (own_bytes == 0) return rehearse(device);
-  TL_ASSIGN_OR_RETURN(group_.sums, context_.gpus_->allocate(device.ordinal(), own_bytes));
+  TL_ASSIGN_OR_RETURN(group_.sums,
+                      context_.gpus_->allocate(device.ordinal(), own_bytes, cuda::SharedMemory::Owner::kLibrary));
   for (Shared& each : shared_) {
     if (each.shares.sum_bytes != each.shares.element_bytes) each.shares.sums += group_.sums->pointer();
   }
@@ -508,11 +518,8 @@ Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
 // ---- memory ----
 
 Result<void*> Context::allocate_on_gpu(int device, std::uint64_t bytes) {
-  {
-    std::unique_lock lock(mutex_);
-    wait_for_all_streams(lock);
-  }
-  TL_ASSIGN_OR_RETURN(const cuda::SharedMemory* memory, gpus_->allocate(device, bytes));
+  TL_ASSIGN_OR_RETURN(const cuda::SharedMemory* memory,
+                      gpus_->allocate(device, bytes, cuda::SharedMemory::Owner::kProgram));
   return reinterpret_cast<void*>(memory->pointer());
 }
 
@@ -520,7 +527,7 @@ Status Context::release_on_gpu(void* memory) {
   const auto pointer = reinterpret_cast<cuda::DevicePointer>(memory);
   {
     std::unique_lock lock(mutex_);
-    const std::uint64_t bytes = gpus_->bytes_at(pointer);
+    const std::uint64_t bytes = std::max(gpus_->bytes_at(pointer), cuda::SharedMemory::bytes_left_at(pointer));
     for (const auto& tensor : tensors_) {
       const auto buffer = reinterpret_cast<cuda::DevicePointer>(tensor->gpu_buffer);
       if (buffer >= pointer && buffer - pointer < bytes) {

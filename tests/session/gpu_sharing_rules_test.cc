@@ -387,6 +387,63 @@ TEST_F(GpuSharing, LargeSharesGoInParts) {
   lane.join();
 }
 
+// Each group is asked about by names of its own, by threads in any order.
+TEST_F(GpuSharing, GroupsAreSharedSideBySide) {
+  run(4, [](int rank, const ClientContext& context) {
+    const std::array<const char*, 3> names = {"a", "b", "c"};
+    std::array<tl_tensor_t*, 3> tensors{};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::size_t mine = (i + static_cast<std::size_t>(rank)) % names.size();
+      threads.emplace_back([&, mine] { tensors[mine] = registered_here(context, kLarge / 8, names[mine]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const char* json = nullptr;
+    ASSERT_EQ(tl_gpu_status(context, &json), TL_OK);
+    const auto status = nlohmann::json::parse(json);
+    EXPECT_EQ(status.at("groups").size(), names.size());
+    for (const auto& group : status.at("groups")) EXPECT_TRUE(group.at("shared")) << group;
+    const Stream stream;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      expect_sum(rank, 4, tensors[i], kLarge / 8, stream, static_cast<int>(i));
+    for (std::size_t i = 0; i < names.size(); ++i) give_back(context, names[i], std::span(&tensors[i], 1));
+  });
+}
+
+// A program that starts again and again in one process.
+TEST_F(GpuSharing, MemoryOfEndedContextsIsNotLostAndNotFreedUnderATensor) {
+  std::mutex mutex;
+  std::vector<void*> left;
+  std::int64_t after_two = 0;
+  for (int i = 0; i < 6; ++i) {
+    run(4, [&](int, const ClientContext& context) {
+      tl_tensor_desc_t desc = of_library(context, "x", kLarge / 2);
+      desc.dtype = TL_BFLOAT16;
+      tl_tensor_t* tensor = nullptr;
+      ASSERT_EQ(tl_register(context, "x", &desc, 1, &tensor), TL_OK) << tl_last_error();
+      EXPECT_TRUE(group_of(context).at("shared"));
+      std::lock_guard lock(mutex);
+      left.push_back(desc.buffer);
+    });
+    for (void* memory : std::exchange(left, {})) EXPECT_EQ(tl_gpu_free(nullptr, memory), TL_OK) << tl_last_error();
+    if (i == 1) after_two = Gpu::driver().alive("driver_allocations");
+  }
+  EXPECT_EQ(Gpu::driver().alive("driver_allocations"), after_two);
+  daemon.set_hosts(1);
+  void* memory = nullptr;
+  run(1, [&](int, const ClientContext& context) { EXPECT_EQ(tl_gpu_alloc(context, 0, kLarge, &memory), TL_OK); });
+  run(1, [&](int, const ClientContext& context) {
+    tl_tensor_desc_t desc = tensor_desc("x", memory, kLarge / 8);
+    desc.memory = TL_MEMORY_CUDA;
+    tl_tensor_t* tensor = nullptr;
+    ASSERT_EQ(tl_register(context, "x", &desc, 1, &tensor), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_gpu_free(context, memory), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(tl_unregister(context, "x"), TL_OK);
+    EXPECT_EQ(tl_gpu_free(context, memory), TL_OK) << tl_last_error();
+  });
+  gpu.keeps_memory();
+}
+
 class GpuSharingOnTwo : public GpuSharing {
  protected:
   GpuSharingOnTwo() { Gpu::driver().reset(1, 20000, 2); }

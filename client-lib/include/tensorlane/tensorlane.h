@@ -219,13 +219,15 @@ TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t 
  * has the same number of ranks on each, two to sixteen. Each of these sums a part of the tensor on its GPU, reading the
  * others' by CUDA IPC, and only that part passes the host's memory. Where two hosts add, results have the same bits; of
  * more hosts a tensor's parts may be added in another order, which is as fixed. tl_gpu_status() says of each group
- * whether it is so, and why not. tl_register(), tl_unregister() and tl_gpu_free() wait, at most for the job's time-out,
- * until no stream waits for a result. After tl_finalize() the memory is still the program's. Errors: invalid argument,
- * resource exhausted, unavailable (no driver, or an old one). */
+ * whether it is so, and why not; names of more than 160 bytes are not shared. What NVIDIA's driver is asked for in
+ * tl_register(), tl_unregister() and tl_gpu_free() may wait for all of the GPU: they wait up to a second until no
+ * stream waits for a result, and are best called when none does. After tl_finalize() the memory is still the program's.
+ * Errors: invalid argument, resource exhausted, unavailable (no driver, or an old one). */
 TL_API tl_status_t tl_gpu_alloc(tl_context_t* context, int device, size_t bytes, void** memory);
-/* `context` is null for memory that tl_finalize() has left. The next tl_gpu_alloc() of the process uses memory that
- * other ranks may still have mapped, after an error or from a context that has ended; else it is freed. Null memory is
- * ignored. Errors: invalid argument (not from tl_gpu_alloc, or a registered tensor lies in it), unavailable. */
+/* `context` is null for memory that tl_finalize() has left, in which no other context has a tensor. The next
+ * tl_gpu_alloc() of the process uses memory that other ranks may still have mapped, after an error or from a context
+ * that has ended; else it is freed. Null memory is ignored. Errors: invalid argument (not from tl_gpu_alloc, or a
+ * registered tensor lies in it), unavailable. */
 TL_API tl_status_t tl_gpu_free(tl_context_t* context, void* memory);
 
 /* One tensor of a group. `buffer` null: the library allocates one. Everything but `buffer` must be the same on all

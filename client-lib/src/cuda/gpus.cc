@@ -25,13 +25,13 @@ Result<Device*> Gpus::device_of(const void* memory, std::uint64_t bytes, const s
   return open_locked(ordinal);
 }
 
-Result<SharedMemory*> Gpus::allocate(int ordinal, std::uint64_t bytes) {
+Result<SharedMemory*> Gpus::allocate(int ordinal, std::uint64_t bytes, SharedMemory::Owner owner) {
   std::lock_guard lock(mutex_);
   if (driver_ == nullptr) {
     TL_ASSIGN_OR_RETURN(driver_, Driver::load());
   }
   TL_ASSIGN_OR_RETURN(Device * device, open_locked(ordinal));
-  TL_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, SharedMemory::allocate(*device, bytes));
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory, SharedMemory::allocate(*device, bytes, owner));
   memories_.push_back(std::move(memory));
   return memories_.back().get();
 }

@@ -36,7 +36,7 @@ class Gpus {
   Status pin(std::span<std::byte> memory, Device& device);
   // Memory on the GPU of this number in the process, which stays until release(). Errors: as device_of(), and
   // SharedMemory::allocate().
-  Result<SharedMemory*> allocate(int ordinal, std::uint64_t bytes);
+  Result<SharedMemory*> allocate(int ordinal, std::uint64_t bytes, SharedMemory::Owner owner);
   // The memory of allocate() that holds all of this; null: none does.
   SharedMemory* memory_of(const void* first, std::uint64_t bytes) const;
   // Of the memory of allocate() that begins there; 0: there is none.

@@ -85,7 +85,7 @@ const char* process_mark() {
 
 }  // namespace
 
-Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std::uint64_t bytes) {
+Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std::uint64_t bytes, Owner owner) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // what no GPU has
   const std::uint64_t whole = (std::min(bytes, kMost) + kUnit - 1) / kUnit * kUnit;
   const std::string where = std::to_string(whole) + " bytes, " + device.where();
@@ -97,16 +97,17 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::allocate(Device& device, std
   const Current current(device);
   TL_RETURN_IF_ERROR(current.status());
   if (const Kept kept = take_kept(device, whole); kept.pointer != 0)
-    return std::unique_ptr<SharedMemory>(new SharedMemory(device, kept.pointer, kept.bytes));
+    return std::unique_ptr<SharedMemory>(new SharedMemory(device, kept.pointer, kept.bytes, owner));
   DevicePointer pointer = 0;
   const Error_ error = driver.memory_allocate(&pointer, whole);
   if (error != kSuccess) return driver.error(error, "cuMemAlloc", where);
-  return std::unique_ptr<SharedMemory>(new SharedMemory(device, pointer, whole));
+  return std::unique_ptr<SharedMemory>(new SharedMemory(device, pointer, whole, owner));
 }
 
 SharedMemory::~SharedMemory() {
   if (pointer_ == 0) return;
-  keep(device_, {device_.ordinal(), pointer_, bytes_, 0}, &KeptMemory::in_use);
+  keep(device_, {device_.ordinal(), pointer_, bytes_, 0},
+       owner_ == Owner::kProgram ? &KeptMemory::in_use : &KeptMemory::all);
 }
 
 Result<MemoryAddress> SharedMemory::address(DevicePointer pointer) const {
@@ -142,6 +143,13 @@ bool SharedMemory::give_back_later(DevicePointer pointer) {
   kept.all.push_back(*found);
   kept.in_use.erase(found);
   return true;
+}
+
+std::uint64_t SharedMemory::bytes_left_at(DevicePointer pointer) {
+  KeptMemory& kept = kept_memory();
+  std::lock_guard lock(kept.mutex);
+  const auto found = std::ranges::find(kept.in_use, pointer, &Kept::pointer);
+  return found != kept.in_use.end() ? found->bytes : 0;
 }
 
 Result<DevicePointer> Mappings::open(const Device& device, const MemoryAddress& other) {

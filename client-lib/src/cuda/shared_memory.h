@@ -29,10 +29,11 @@ struct MemoryAddress {
 // Any thread; give_back() and the destructor when no other call is under way.
 class SharedMemory {
  public:
+  enum class Owner : std::uint8_t { kProgram, kLibrary };
   // Of `bytes` rounded up to whole units of 2 MiB: the driver shares memory in such units, and nothing else of the
   // process shall lie in them. Its bytes are anything. Errors: ResourceExhausted, Unavailable (a driver without IPC).
-  static Result<std::unique_ptr<SharedMemory>> allocate(Device& device, std::uint64_t bytes);
-  // The memory stays where it is, until give_back_later().
+  static Result<std::unique_ptr<SharedMemory>> allocate(Device& device, std::uint64_t bytes, Owner owner);
+  // The program's memory stays where it is, until give_back_later().
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -54,12 +55,15 @@ class SharedMemory {
   Status give_back();
   // As give_back(), of memory whose object is gone. False: there is none at this address. Makes no call of the driver.
   static bool give_back_later(DevicePointer pointer);
+  // Bytes of such memory; 0: there is none.
+  static std::uint64_t bytes_left_at(DevicePointer pointer);
 
  private:
-  SharedMemory(Device& device, DevicePointer pointer, std::uint64_t bytes)
-      : device_(device), pointer_(pointer), bytes_(bytes) {}
+  SharedMemory(Device& device, DevicePointer pointer, std::uint64_t bytes, Owner owner)
+      : device_(device), owner_(owner), pointer_(pointer), bytes_(bytes) {}
 
   Device& device_;
+  const Owner owner_;
   DevicePointer pointer_ = 0;  // 0: it was given back
   std::uint64_t bytes_ = 0;
   std::atomic<int> lent_{0};
