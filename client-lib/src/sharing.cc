@@ -288,8 +288,9 @@ std::string Context::GpuRegistration::find_memory() {
     cuda::SharedMemory* memory = raw_number(descs_[i].memory) == TL_MEMORY_CUDA
                                      ? context_.gpus_->memory_of(descs_[i].buffer, bytes_of(descs_[i]))
                                      : nullptr;
-    if (memory == nullptr || reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
-      return "a tensor is not in memory of tl_gpu_alloc: '" + name_of(descs_[i]) + "'";
+    if (memory == nullptr) return "a tensor is not in memory of tl_gpu_alloc: '" + name_of(descs_[i]) + "'";
+    if (reinterpret_cast<std::uintptr_t>(descs_[i].buffer) % 64 != 0)
+      return "a tensor does not begin at a multiple of 64 bytes: '" + name_of(descs_[i]) + "'";
     if (!shared_.empty() && &shared_.front().memory->device() != &memory->device())
       return "tensors of the group are on two GPUs";
     shared_.push_back({i, memory, {}, nullptr});
