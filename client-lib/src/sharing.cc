@@ -502,8 +502,9 @@ Status Context::unregister_shared(GpuGroup& group, const std::string& name) {
   {
     std::unique_lock lock(mutex_);
     drain_locked();
+    // All of them first: a meeting is under way as long as what a stream waits for is.
+    for (const SharedSet& part : group.parts) wait_for_streams(part->in_job(name), lock);
     for (const SharedSet& part : group.parts) {
-      wait_for_streams(part->in_job(name), lock);
       const auto found = groups_.find(part->in_job(name));
       const tl_tensor* used = found != groups_.end() ? used_locked(*found->second) : nullptr;
       if (used != nullptr) {
