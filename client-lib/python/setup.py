@@ -94,14 +94,19 @@ class Build(build_py):
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             compiled = [pool.submit(self.compile_backend, *backend) for backend in self.backends().items()]
             compiled.append(pool.submit(self.compile_library, self.library()))
+            compiled.append(pool.submit(self.compile_kernels, self.kernels()))
             for each in compiled:
                 each.result()
 
     def get_outputs(self, include_bytecode=1):
-        return [*super().get_outputs(include_bytecode), str(self.library()), *map(str, self.backends())]
+        kernels = [str(self.kernels())] if self.kernels().exists() else []
+        return [*super().get_outputs(include_bytecode), str(self.library()), *kernels, *map(str, self.backends())]
 
     def library(self):
         return pathlib.Path(self.build_lib) / "tensorlane" / "_libtensorlane.so"
+
+    def kernels(self):
+        return pathlib.Path(self.build_lib) / "tensorlane" / "_kernels.fatbin"
 
     def backends(self):
         """{shared object: folder of its torch}"""
@@ -122,6 +127,22 @@ class Build(build_py):
         ]
         # As one unit: torch's headers take longer than the rest.
         compile_units(command, f"the backend for {torch}", "".join(f'#include "{unit}"\n' for unit in units))
+
+    @staticmethod
+    def compile_kernels(output):
+        """What the ranks of a host sum with on their GPUs. Without an nvcc that can, the package has none."""
+        places = [os.environ.get("PATH", ""), f"{os.environ.get('CUDA_HOME', '')}/bin", "/usr/local/cuda/bin"]
+        nvcc = shutil.which("nvcc", path=os.pathsep.join(places))
+        if nvcc is None:
+            return print("tensorlane: no kernels for GPUs: there is no nvcc in PATH, CUDA_HOME or /usr/local/cuda")
+        root = source_root()
+        command = [  # as in cmake/cuda_kernels.cmake
+            nvcc, "-fatbin", "-O3", "-fmad=false", "-std=c++20", "--expt-relaxed-constexpr", f"-I{root}",
+            "-gencode=arch=compute_75,code=[compute_75,sm_80,sm_90]", "-o", str(output),
+            str(root / "client-lib" / "src" / "cuda" / "kernels" / "combine.cu"),
+        ]
+        if subprocess.run(command, check=False).returncode != 0:
+            print(f"tensorlane: no kernels for GPUs: {nvcc} does not compile them: see its messages above")
 
     @staticmethod
     def compile_library(output):

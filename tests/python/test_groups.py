@@ -1,10 +1,12 @@
 """Groups of registered tensors, and what becomes of them when they are given back."""
 
+import contextlib
 import threading
 
 import pytest
 from tensorlane import _native, errors
 from tensorlane._gate import Gate
+from tensorlane._gpu_memory import GpuMemory
 
 
 class Library:
@@ -56,6 +58,7 @@ def context_with(*groups):
     context = object.__new__(_native.Context)
     context._handle, context._lock, context.gate = object(), threading.Lock(), Gate()
     context._groups, context._unregistered = list(groups), []
+    context.gpu_memory = GpuMemory(contextlib.nullcontext(), None)
     context._asked, context.timeout, context.size = None, 5, 2
     return context
 

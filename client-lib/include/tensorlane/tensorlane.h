@@ -216,7 +216,8 @@ TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t 
 /* Memory of the GPU that has this number in the process (cudaGetDevice), in whole units of 2 MiB, with anything in it.
  * It is as good as any other of that GPU; besides, where TENSORLANE_GPU_SUMS is 1 on all ranks, the ranks of a host
  * share registered tensors that lie in it: allreduces of 256 KiB and more, of a job or process set that spans hosts and
- * has the same number of ranks on each, two to sixteen. Each of these sums a part of the tensor on its GPU, reading the
+ * has the same number of ranks on each, two to sixteen. Of a group all such tensors have to lie in it, at multiples of
+ * 64 bytes and on one GPU, or none is shared. Each of these ranks sums a part of the tensor on its GPU, reading the
  * others' by CUDA IPC, and only that part passes the host's memory. Where two hosts add, results have the same bits; of
  * more hosts a tensor's parts may be added in another order, which is as fixed. tl_gpu_status() says of each group
  * whether it is so, and why not; names of more than 160 bytes are not shared. What NVIDIA's driver is asked for in

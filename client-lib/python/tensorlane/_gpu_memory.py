@@ -3,8 +3,15 @@
 import collections
 import contextlib
 import ctypes
+import os
+import pathlib
 
 from .errors import Error
+
+# Kernels that came with the package, for the library that did, too.
+_KERNELS = pathlib.Path(__file__).resolve().parent / "_kernels.fatbin"
+if _KERNELS.exists() and "TENSORLANE_LIBRARY" not in os.environ:
+    os.environ.setdefault("TENSORLANE_GPU_KERNELS", str(_KERNELS))
 
 
 class GpuMemory:
