@@ -168,8 +168,13 @@ TEST_F(GpuSharing, WithoutMemoryTheErrorSaysSo) {
     EXPECT_EQ(tl_gpu_alloc(context, -1, 4096, &memory), TL_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(tl_gpu_alloc(context, 0, 0, &memory), TL_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(tl_gpu_free(context, &memory), TL_ERROR_INVALID_ARGUMENT);
+    ASSERT_EQ(tl_gpu_alloc(context, 0, 4096, &memory), TL_OK) << tl_last_error();
+    Gpu::driver().fail("cuMemFree_v2", 1, 999);
+    EXPECT_EQ(tl_gpu_free(context, memory), TL_ERROR_UNAVAILABLE);
+    EXPECT_THAT(tl_last_error(), HasSubstr("cuMemFree failed"));
     EXPECT_EQ(tl_gpu_free(context, nullptr), TL_OK);
   });
+  gpu.is_broken();  // what could not be freed is left
 }
 
 // Nothing is asked, and nothing is shared, unless all ranks say so.

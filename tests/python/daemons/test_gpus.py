@@ -44,6 +44,12 @@ def test_sharing():
     all_say(4, on_gpus(4, 2, "gpu_sharing.py", TENSORLANE_GPU_SUMS="1", TENSORLANE_GPU_KERNELS=__file__), "what GPUs share is right")
 
 
+def test_memory_of_other_processes_that_cannot_be_mapped():
+    fails = "seed=1,delay_us=20,devices=3,print=1,fail=cuIpcOpenMemHandle_v2:1:999"
+    variables = {"TENSORLANE_GPU_SUMS": "1", "TENSORLANE_GPU_KERNELS": __file__, "TENSORLANE_FAKE_CUDA": fails}
+    all_say(4, on_gpus(4, 2, "gpu_sharing.py", "cuIpcOpenMemHandle", **variables), "what GPUs share is right")
+
+
 @pytest.mark.parametrize(
     "part, symbol",
     [
