@@ -14,9 +14,14 @@ if _KERNELS.exists() and "TENSORLANE_LIBRARY" not in os.environ:
     os.environ.setdefault("TENSORLANE_GPU_KERNELS", str(_KERNELS))
 
 
+def calls_of(context, library, check):
+    """Makes calls of the library with the context's handle, and raises its errors."""
+    return lambda name, *values: check(getattr(library(), name)(context._handle, *values))
+
+
 class GpuMemory:
-    """A context's. `call` makes a call of the library with the context's handle, which is null once that has ended, and
-    raises its errors. While it lives, calls go through the `gate`."""
+    """A job's, which its process sets share: what they have allocated outlives them. `call` makes a call of the library
+    with the job's handle, which is null once that has ended. While it lives, calls go through the `gate`."""
 
     def __init__(self, gate, call):
         self._gate = gate
@@ -41,10 +46,11 @@ class GpuMemory:
         with self._gate:
             self._free_all()
 
-    def end(self):
-        """The context has ended; what is still in use stays."""
-        self._ended = True
-        self._free_all()
+    def end(self, gate):
+        """The context of this gate has ended. If it is the job's, what is still in use stays."""
+        if gate is self._gate:
+            self._ended = True
+            self._free_all()
 
     def _free_all(self):
         while self._unused:

@@ -22,7 +22,7 @@ from ._declarations import (  # noqa: F401  the package takes them from here
     PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, SetConfig, TensorDesc, options,
 )
 from ._gate import Gate, left
-from ._gpu_memory import GpuMemory
+from ._gpu_memory import GpuMemory, calls_of
 from ._registered import Group, Tensor
 from ._unnamed import Unnamed
 
@@ -121,15 +121,15 @@ def tensor_desc(
 class Context:
     """One rank of one job, or of one process set. Any thread."""
 
-    def __init__(self, make, timeout, is_set=False):
-        """`make` gets a place for the handle."""
-        self._is_set = is_set
+    def __init__(self, make, timeout, job=None):
+        """`make` gets a place for the handle. `job`: of a process set, the job's context."""
+        self._is_set = job is not None
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
         self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
         self.unnamed = Unnamed()
         self._groups = []
-        self.gpu_memory = GpuMemory(self.gate, lambda name, *of: check(getattr(library(), name)(self._handle, *of)))
+        self.gpu_memory = job.gpu_memory if job else GpuMemory(self.gate, calls_of(self, library, check))
         self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
         self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
@@ -147,7 +147,7 @@ class Context:
         numbers = (ctypes.c_int * len(ranks))(*ranks)
         config = SetConfig(ctypes.sizeof(SetConfig), numbers, len(ranks), number, local_rank, local_size)
         return Context(
-            lambda place: check(library().tl_process_set(self._handle, ctypes.byref(config), place)), self.timeout, True
+            lambda place: check(library().tl_process_set(self._handle, ctypes.byref(config), place)), self.timeout, self
         )
 
     def finalize(self):
@@ -167,7 +167,7 @@ class Context:
         if not (self._is_set and status == errors.InvalidArgumentError.status):  # else what is under way goes on
             for request in self.requests():
                 request.abandon()
-            self.gpu_memory.end()
+            self.gpu_memory.end(self.gate)
         check(status)
 
     def requests(self):
