@@ -34,9 +34,9 @@ def train(dtype, op, rank, wrap, reduce=lambda parameter: None):
     return torch.cat([p.detach().cpu().flatten() for p in model.parameters()]), optimizer
 
 
-def train_sharing(dtype, op, overlap, rank):
+def train_sharing(dtype, op, overlap, rank, **options):
     def wrap(optimizer, model):
-        return tl.DistributedOptimizer(optimizer, model.named_parameters(), op=op, overlap=overlap)
+        return tl.DistributedOptimizer(optimizer, model.named_parameters(), op=op, overlap=overlap, **options)
 
     numbers, optimizer = train(dtype, op, rank, wrap)
     groups = tensorlane.status()["gpus"]["groups"]
@@ -58,6 +58,17 @@ def train_plainly(dtype, op, rank):
     return train(dtype, op, rank, lambda optimizer, model: optimizer, reduce)[0]
 
 
+def memory_of_a_process_set_is_given_back(rank):
+    """What it has allocated may be in use when it is removed, and goes with the next registration."""
+    found = []
+    for _ in range(6):
+        everybody = tensorlane.add_process_set(range(tensorlane.size()))
+        train_sharing(torch.float32, tl.Sum, False, rank, process_set=everybody)
+        tensorlane.remove_process_set(everybody)
+        found.append(fake_gpu.driver.fake_cuda_alive(b"driver_allocations"))
+    assert max(found[3:]) <= max(found[:3]), found
+
+
 def main():
     tensorlane.init()
     rank = tensorlane.rank()
@@ -67,6 +78,8 @@ def main():
             for overlap in (False, True)[: 1 if REFUSED else 2]:
                 found = train_sharing(dtype, op, overlap, rank)
                 assert torch.equal(found.view(torch.int16), expected.view(torch.int16)), (dtype, op, overlap, (found - expected).abs().max())
+    if not REFUSED:
+        memory_of_a_process_set_is_given_back(rank)
     violations = fake_gpu.violations()
     assert not violations, violations
     print(f"rank {rank}: what GPUs share is right", flush=True)
